@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Plug cables and load rules, from outside, in the namespaces of initialized containers.
+
+A cable is a veth pair; ARP is off from its first moment (switched off later, the kernel empties the permanent entries:
+measured), peers are /32, neighbours permanent. It dies with either namespace, so there is nothing to clean up.
+"""
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ..core.errors import EngineError
+from . import netns
+
+Json = Dict[str, Any]
+
+
+def _near_batch(cable: Json, far_pid: int) -> str:
+    near, far = cable["near"], cable["far"]
+    return "\n".join([
+        f"link add {near['interface']} address {near['mac']} arp off type veth "
+        f"peer name {far['interface']} address {far['mac']} arp off netns {far_pid}",
+        f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}",
+        f"link set {near['interface']} up",
+        "link set lo up",
+        f"neigh replace {far['ip']} lladdr {far['mac']} nud permanent dev {near['interface']}",
+    ]) + "\n"
+
+
+def _far_batch(cable: Json) -> str:
+    near, far = cable["near"], cable["far"]
+    return "\n".join([
+        f"addr add {far['ip']}/32 peer {near['ip']} dev {far['interface']}",
+        f"link set {far['interface']} up",
+        f"neigh replace {near['ip']} lladdr {near['mac']} nud permanent dev {far['interface']}",
+    ]) + "\n"
+
+
+def plugged(pids: Mapping[str, int], cables: Sequence[Json]) -> List[bool]:
+    """For each cable: does its near interface exist in the near container's namespace?"""
+    outs = netns.commands([(pids[c["near"]["role"]], ["ip", "-j", "link", "show"], None) for c in cables])
+    return [c["near"]["interface"] in {link.get("ifname") for link in json.loads(out)} for c, out in zip(cables, outs)]
+
+
+def rules(pid: int) -> List[Json]:
+    """The ruleset of a network namespace, as the kernel lists it."""
+    out = netns.commands([(pid, ["nft", "-j", "list", "ruleset"], None)])[0]
+    listed: List[Json] = json.loads(out)["nftables"]
+    return listed
+
+
+def wire(pids: Mapping[str, int], wiring: Json) -> None:
+    """Load the rules, then plug every cable: one forked process, in this order, so that no cable is ever unfiltered.
+
+    ``pids`` maps roles to the pids chosen at init. Raises EngineError; nothing is half-made in a way that matters,
+    because the containers have not started and are removed by whoever called.
+    """
+    batch: List[netns.Command] = []
+    for item in wiring["nft"]:
+        document = {"nftables": [{"add": obj} for obj in item["rules"]]}
+        batch.append((pids[item["role"]], ["nft", "-j", "-f", "-"], json.dumps(document)))
+    for cable in wiring["cables"]:
+        near, far = cable["near"], cable["far"]
+        batch.append((pids[near["role"]], ["ip", "-batch", "-"], _near_batch(cable, pids[far["role"]])))
+        batch.append((pids[far["role"]], ["ip", "-batch", "-"], _far_batch(cable)))
+    try:
+        netns.commands(batch)
+    except EngineError as exc:
+        exc.remedy = exc.remedy or "see `asf-play doctor`: the kernel must offer veth and nf_tables to user namespaces"
+        raise
