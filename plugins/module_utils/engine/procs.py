@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Processes by identity: pid, start time and boot id together (case L1: a pid alone names a stranger after a while).
+
+Everything is read from ``/proc``; nothing is executed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Mapping, NamedTuple, Optional
+
+#: Programs that drive a session; the record of a session names those that were above the module.
+CONTROLLERS = ("ansible-playbook", "ansible", "ansible-runner", "asf-play")
+_DEAD = ("Z", "X", "x")
+
+
+class Identity(NamedTuple):
+    """One process of one boot. ``start`` is field 22 of ``/proc/PID/stat``, in clock ticks since boot."""
+
+    pid: int
+    start: int
+    boot: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """``{pid, start, boot}``."""
+        return dict(self._asdict())
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Optional[Identity]:
+        """The identity that ``as_dict`` gave, or None when the data is anything else."""
+        if not isinstance(data, Mapping):
+            return None
+        pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
+        if isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0:
+            return cls(pid, start, boot)
+        return None
+
+
+def boot_id() -> str:
+    """The kernel's random id of this boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
+        return handle.read().strip()
+
+
+def _stat(pid: int) -> Optional[list[str]]:
+    """Fields of ``/proc/PID/stat`` from the state on; the name before may hold blanks and brackets."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as handle:
+            text = handle.read().decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return None
+    fields = text[text.rfind(")") + 1 :].split()
+    return fields if len(fields) >= 20 else None
+
+
+def start_time(pid: int) -> Optional[int]:
+    """Start of a process in clock ticks since boot; None when it does not exist or is a zombie."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in _DEAD else int(fields[19])
+
+
+def parent(pid: int) -> Optional[int]:
+    """The parent's pid; None at the top, or when the process is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) or None if fields else None
+
+
+def identity(pid: Optional[int] = None) -> Optional[Identity]:
+    """Identity of a process (the caller when None); None when it does not live."""
+    pid = os.getpid() if pid is None else pid
+    start = start_time(pid)
+    return None if start is None else Identity(pid, start, boot_id())
+
+
+def alive(who: Optional[Identity]) -> bool:
+    """True when that very process still lives (no zombie, same start, same boot)."""
+    return who is not None and start_time(who.pid) == who.start and boot_id() == who.boot
+
+
+def _program(pid: int) -> str:
+    """Base name of what a process runs; for an interpreter, of its script. Empty when unknown."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as handle:
+            words = handle.read(4096).split(b"\0")
+    except OSError:
+        return ""
+    names = [os.path.basename(word).decode("utf-8", "replace") for word in words if word]
+    if not names:
+        return ""
+    if names[0].startswith("python"):
+        # Options such as -I or -X utf8 may stand between the interpreter and its script.
+        return next((name for name in names[1:6] if name in CONTROLLERS), names[0])
+    return names[0]
+
+
+def controllers(pid: Optional[int] = None) -> list[Identity]:
+    """The processes that drive this one, nearest first: ansible-playbook (without its forked workers) and asf-play.
+
+    When there is none (the engine is used directly, or the module runs on a remote host) it is the caller itself,
+    so that a session which a test or a script opens is bound to that script.
+    """
+    found: list[Identity] = []
+    names: list[str] = []
+    walker: Optional[int] = os.getpid() if pid is None else pid
+    me = identity(walker)
+    while walker and walker > 1:
+        name = _program(walker)
+        who = identity(walker) if name in CONTROLLERS else None
+        if who is not None:
+            # A worker is a fork of its ansible-playbook: same name, shorter life. The outer one counts.
+            if names and names[-1] == name:
+                found[-1] = who
+            else:
+                found.append(who)
+                names.append(name)
+        walker = parent(walker)
+    return found or ([me] if me else [])
+
+
+def any_alive(who: list[Identity]) -> bool:
+    """True when at least one of the processes lives."""
+    return any(alive(one) for one in who)
