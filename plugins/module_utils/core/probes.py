@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Outside probes: definition and verdict, apart from how anything is observed.
+
+An observation is plain data read back from the kernel and the engine (``engine/observe.py``). A probe looks at plan and
+observation and says pass, fail or inconclusive, with evidence. What was not observed is inconclusive, never a pass:
+a probe that did not look must not reassure anybody (invariant 3).
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .escape import clip
+from .policy import canonical_nft
+
+Json = Dict[str, Any]
+Verdict = Tuple[bool, str]
+Judge = Callable[[Json, Json, str], Verdict]
+
+ZERO_CAPS = "0000000000000000"
+CAP_FIELDS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+SEPARATE = ("user", "mnt", "net", "pid", "ipc", "uts")
+
+
+class Probe(NamedTuple):
+    """One check from outside. ``when`` says from which stage on it can be judged: ``wired`` or ``started``."""
+
+    name: str
+    invariant: int
+    expect: str
+    judge: Judge
+    roles: Sequence[str] = ("agent", "caddy", "broker")
+    when: str = "wired"
+
+
+def ends(plan: Json, role: str) -> List[Tuple[Json, Json]]:
+    """The (own, peer) ends of every cable that role ``role`` holds."""
+    pairs = []
+    for cable in plan["wiring"]["cables"]:
+        for own, peer in ((cable["near"], cable["far"]), (cable["far"], cable["near"])):
+            if own["role"] == role:
+                pairs.append((own, peer))
+    return pairs
+
+
+def _same(want: Iterable[Any], got: Iterable[Any], noun: str) -> Verdict:
+    wanted, found = sorted(map(str, want)), sorted(map(str, got))
+    if wanted == found:
+        return True, f"{noun}: {', '.join(found) or 'none'}"
+    return False, f"{noun}: expected {', '.join(wanted) or 'none'}; found {', '.join(found) or 'none'}"
+
+
+# --- links, addresses, routes, neighbours ---------------------------------------------------------------------
+
+
+def _links(plan: Json, seen: Json, role: str) -> Verdict:
+    want = ["lo"] + [own["interface"] for own, _ in ends(plan, role)]
+    if role == plan["wiring"]["uplink"]["role"]:
+        want.append(plan["wiring"]["uplink"]["interface"])
+    by_name = {link["ifname"]: link for link in seen["links"]}
+    ok, text = _same(want, by_name, "links")
+    for own, _ in ends(plan, role):
+        link = by_name.get(own["interface"], {})
+        if "NOARP" not in link.get("flags", []) or link.get("address") != own["mac"]:
+            return False, f"{own['interface']} is not the planned cable: {link.get('flags')} {link.get('address')}"
+    return ok, text
+
+
+def _addresses(plan: Json, seen: Json, role: str) -> Verdict:
+    uplink = plan["wiring"]["uplink"]
+    want = [f"{own['interface']} {own['ip']}/32 peer {peer['ip']}" for own, peer in ends(plan, role)]
+    got = []
+    for link in seen["addresses"]:
+        name = link["ifname"]
+        if name == "lo" or (role == uplink["role"] and name == uplink["interface"]):
+            continue
+        for info in link.get("addr_info", []):
+            # iproute2 shows a peer address as {"local": own, "address": peer}
+            got.append(f"{name} {info.get('local')}/{info.get('prefixlen')} peer {info.get('address')}")
+    return _same(want, got, "addresses")
+
+
+def _routes(plan: Json, seen: Json, role: str) -> Verdict:
+    uplink = plan["wiring"]["uplink"]
+    want = [f"{peer['ip']} {own['interface']}" for own, peer in ends(plan, role)]
+    got, defaults, strange = [], [], []
+    for route in seen["routes"]:
+        where = f"{route.get('dst')} {route.get('dev')}"
+        if route.get("table", "main") == "local":
+            continue
+        if route.get("table", "main") != "main":
+            strange.append(f"{where} table {route['table']}")
+        elif route.get("dst") == "default":
+            defaults.append(where)
+        elif role != uplink["role"] or route.get("dev") != uplink["interface"]:
+            got.append(where)
+    wanted_defaults = [f"default {uplink['interface']}"] if role == uplink["role"] else []
+    ok, text = _same(want + wanted_defaults, got + defaults + strange, "routes")
+    return ok, text
+
+
+def _neighbours(plan: Json, seen: Json, role: str) -> Verdict:
+    uplink = plan["wiring"]["uplink"]
+    want = [f"{own['interface']} {peer['ip']} {peer['mac']} PERMANENT" for own, peer in ends(plan, role)]
+    got = [
+        f"{n.get('dev')} {n.get('dst')} {n.get('lladdr')} {'/'.join(n.get('state', []))}"
+        for n in seen["neighbours"]
+        if not (role == uplink["role"] and n.get("dev") == uplink["interface"])
+    ]
+    return _same(want, got, "neighbours")
+
+
+def _no_ipv6(plan: Json, seen: Json, role: str) -> Verdict:
+    found = [
+        f"{link['ifname']} {info.get('local')}" for link in seen["addresses"] for info in link.get("addr_info", [])
+        if info.get("family") == "inet6"
+    ]
+    found += [f"route {r.get('dst')}" for r in seen["routes6"] if r.get("type") not in ("unreachable", "prohibit")]
+    if found or seen["ipv6_disabled"] != "1":
+        return False, f"IPv6 is on: disable_ipv6={seen['ipv6_disabled']} {' '.join(found)}"
+    return True, "disable_ipv6=1, no address, no route"
+
+
+def _rules(plan: Json, seen: Json, role: str) -> Verdict:
+    want: List[Json] = []
+    for item in plan["wiring"]["nft"]:
+        if item["role"] == role:
+            want = canonical_nft(item["rules"])
+    got = canonical_nft(seen["nft"])
+    if want == got:
+        return True, f"{sum('rule' in o for o in got)} rules, as planned"
+    missing = [o for o in want if o not in got]
+    extra = [o for o in got if o not in want]
+    return False, clip(f"ruleset differs: missing {missing} unplanned {extra}", 1500)
+
+
+def _forwarding(plan: Json, seen: Json, role: str) -> Verdict:
+    return seen["ip_forward"] == "0", f"ip_forward={seen['ip_forward']}"
+
+
+# --- processes, user namespaces, mounts -----------------------------------------------------------------------
+
+
+def _identity(plan: Json, seen: Json, role: str) -> Verdict:
+    chosen, now = seen["chosen"], {"pid": seen["pid"], "start": seen["start"], "net": seen["ns"]["net"]}
+    differing = [k for k in now if chosen[k] != now[k]]
+    if differing:
+        return False, "not the process chosen at init: " + ", ".join(f"{k} {chosen[k]} -> {now[k]}" for k in differing)
+    return True, f"pid {now['pid']}, {now['net']}"
+
+
+def _namespaces(plan: Json, seen: Json, role: str) -> Verdict:
+    shared = [kind for kind in SEPARATE if seen["ns"][kind] == seen["host_ns"][kind]]
+    if shared:
+        return False, "shared with the host: " + ", ".join(shared)
+    return True, "own " + ", ".join(SEPARATE)
+
+
+def _userns(plan: Json, seen: Json, role: str) -> Verdict:
+    """The outer column is relative to the reader: the observer reads in the parent namespace, whose 0 is the operator."""
+    rows = [[int(n) for n in line.split()] for line in seen["uid_map"].splitlines()]
+    appears = [inner for inner, outer, count in rows if outer == 0 and count > 0]
+    want = [plan["workload"]["uid"]] if role == "agent" else []
+    return bool(rows) and appears == want, f"the operator's uid appears as {appears or 'nobody'}"
+
+
+def _confined(plan: Json, seen: Json, role: str) -> Verdict:
+    status = seen["status"]
+    wrong = [f"{k}={status[k]}" for k in CAP_FIELDS if status[k] != ZERO_CAPS]
+    wrong += [f"{k}={status[k]}" for k, v in (("NoNewPrivs", "1"), ("Seccomp", "2")) if status[k] != v]
+    return not wrong, ", ".join(wrong) or "no capability, no_new_privs, seccomp filter"
+
+
+def _options(plan: Json, seen: Json, role: str) -> Verdict:
+    """What the engine says it was asked for: weaker than the kernel's word, but it catches a swapped container."""
+    got = seen["inspect"]
+    spec = next(c for c in plan["containers"] if c["role"] == role)
+    wrong = []
+    for what, ok in (
+        ("read-only root", got["read_only"]),
+        ("not privileged", not got["privileged"]),
+        ("no device", not got["devices"]),
+        ("no capability", not got["effective_caps"] and not got["bounding_caps"]),
+        ("labels", got["labels"].get("asf.session") == plan["session"]["id"] and got["labels"].get("asf.role") == role),
+        ("plan", got["labels"].get("asf.plan") == seen["plan_digest"]),
+        ("image", got["image"] == spec["image"]),
+        ("network", got["network"].split(":")[0] == spec["network"].split(":")[0]),
+    ):
+        if not ok:
+            wrong.append(what)
+    return not wrong, "differs: " + ", ".join(wrong) if wrong else "read-only root, no capability, no device, as labelled"
+
+
+# Mounts that the engine makes by itself; what it leaves writable there belongs to the container alone.
+ENGINE_RW = (
+    "/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console", "/dev/null", "/dev/zero", "/dev/full",
+    "/dev/tty", "/dev/random", "/dev/urandom", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+    "/proc/sched_debug", "/proc/timer_stats",
+)
+ENGINE_RO = ("/", "/sys", "/sys/fs/cgroup", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/.containerenv",
+             "/run/secrets", "/etc/passwd", "/etc/group")
+ENGINE_RO_BELOW = ("/proc/", "/sys/")
+
+
+def parse_mountinfo(text: str) -> List[Json]:
+    """Rows of proc_pid_mountinfo(5): ``{target, fstype, rw}``; octal escapes decoded, a later mount hides an earlier."""
+    rows = {}
+    for line in text.splitlines():
+        fields = line.split(" ")
+        dash = fields.index("-")
+        target = _unescape(fields[4])
+        rw = "rw" in fields[5].split(",") and "ro" not in fields[dash + 3].split(",")
+        rows[target] = {"target": target, "fstype": fields[dash + 1], "rw": rw}
+    return list(rows.values())
+
+
+def _unescape(text: str) -> str:
+    for code in ("040", "011", "012"):
+        text = text.replace("\\" + code, chr(int(code, 8)))
+    return text.replace("\\134", "\\")
+
+
+def _mounts(plan: Json, seen: Json, role: str) -> Verdict:
+    planned = {m["target"]: m["rw"] for m in plan["mounts"] if m["role"] == role}
+    found = {row["target"]: row for row in parse_mountinfo(seen["mountinfo"])}
+    wrong = [f"missing {target}" for target in planned if target not in found]
+    for target, row in found.items():
+        if target in planned:
+            if row["rw"] != planned[target]:
+                wrong.append(f"{target} is {'rw' if row['rw'] else 'ro'}")
+        elif row["rw"] and target not in ENGINE_RW:
+            wrong.append(f"unplanned writable {target}")
+        elif not (target in ENGINE_RW or target in ENGINE_RO or target.startswith(ENGINE_RO_BELOW)):
+            wrong.append(f"unplanned {target}")
+    return not wrong, clip("; ".join(wrong), 800) or f"{len(planned)} planned mounts, none besides"
+
+
+def _mount_roots(plan: Json, seen: Json, role: str) -> Verdict:
+    """Device and inode of every granted folder, seen through the container's root, equal the source's on the host."""
+    wrong, count = [], 0
+    for mount in plan["mounts"]:
+        if mount["role"] != role or not mount.get("source"):
+            continue
+        count += 1
+        target = mount["target"]
+        if seen["roots"][target] != seen["sources"][target]:
+            wrong.append(f"{target}: {seen['roots'][target]} is not {mount['source']} {seen['sources'][target]}")
+    return not wrong, clip("; ".join(wrong), 800) or f"{count} mount roots are their sources"
+
+
+# --- Caddy ----------------------------------------------------------------------------------------------------
+
+
+def _resolver(plan: Json, seen: Json, role: str) -> Verdict:
+    return _same([plan["network"]["resolver"]], seen["nameservers"], "nameservers")
+
+
+def _listeners(plan: Json, seen: Json, role: str) -> Verdict:
+    return _same([entry["address"] for entry in plan["listeners"] if entry["role"] == role], seen["listeners"], "listeners")
+
+
+def _aliases(plan: Json, seen: Json, role: str) -> Verdict:
+    """A TCP connect that the output chain rejects ends with EHOSTUNREACH at once; anything else is no proof."""
+    open_ = [t for t, r in seen["aliases"].items() if r == "open"]
+    other = [f"{t} {r}" for t, r in seen["aliases"].items() if r not in ("open", "EHOSTUNREACH")]
+    if open_:
+        return False, "reachable: " + ", ".join(open_)
+    if other or not seen["aliases"]:
+        raise ValueError("no positive sign of refusal: " + (", ".join(other) or "nothing was tried"))
+    return True, "rejected by the output rules: " + ", ".join(seen["aliases"])
+
+
+PROBES: Tuple[Probe, ...] = (
+    Probe("links", 2, "lo and the planned cables only, ARP off", _links),
+    Probe("addresses", 2, "the planned /32 addresses and no other", _addresses),
+    Probe("routes", 2, "the cable's peer only; Caddy exactly one default route, on the uplink (N4)", _routes),
+    Probe("neighbours", 2, "the planned permanent entries only", _neighbours),
+    Probe("ipv6", 2, "IPv6 off, no address, no route (N10)", _no_ipv6),
+    Probe("rules", 2, "the kernel lists exactly the planned ruleset", _rules),
+    Probe("forwarding", 2, "ip_forward is 0", _forwarding),
+    Probe("identity", 3, "pid, start time and network namespace are those chosen at init", _identity),
+    Probe("namespaces", 1, "no namespace is the host's", _namespaces),
+    Probe("userns", 1, "agent: operator's uid is its own; Caddy and broker do not map it", _userns),
+    Probe("options", 1, "read-only root, no capability, no device, planned image and labels", _options),
+    Probe("mounts", 1, "the planned mounts, read-only where planned, and none besides", _mounts),
+    Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots, ("agent",)),
+    Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",)),
+    Probe("aliases", 2, "host aliases and the host's addresses are rejected behind Caddy (N8)", _aliases, ("caddy",)),
+    Probe("listeners", 2, "the planned listeners and no other", _listeners, ("caddy",), "started"),
+    Probe("confined", 1, "all capability sets zero, no_new_privs, seccomp filter loaded", _confined, when="started"),
+)
+
+
+def result(name: str, invariant: int, vantage: str, expect: str, verdict: str, evidence: str) -> Json:
+    """A probe's result, in the shape of every report."""
+    return {
+        "id": name, "invariant": invariant, "vantage": vantage, "expect": expect, "verdict": verdict,
+        "evidence": clip(evidence, 2000),
+    }
+
+
+def judge(plan: Json, observed: Mapping[str, Json], started: Mapping[str, bool]) -> List[Json]:
+    """Judge every outside probe for every role of the plan.
+
+    ``observed`` maps roles to observations; ``started`` says whose process runs, which decides the probes that are due.
+    """
+    results = []
+    for role in (c["role"] for c in plan["containers"]):
+        for probe in PROBES:
+            if role not in probe.roles or (probe.when == "started" and not started.get(role)):
+                continue
+            verdict, evidence = _verdict(probe, plan, observed.get(role), role)
+            results.append(result(f"{role}-{probe.name}", probe.invariant, "outside", probe.expect, verdict, evidence))
+    return results
+
+
+def _verdict(probe: Probe, plan: Json, seen: Optional[Json], role: str) -> Tuple[str, str]:
+    if seen is None:
+        return "inconclusive", "nothing was observed"
+    try:
+        ok, evidence = probe.judge(plan, seen, role)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as exc:
+        return "inconclusive", f"the observation is incomplete: {type(exc).__name__}: {exc}"
+    return ("pass" if ok else "fail"), evidence
+
+
+def blocking(results: Sequence[Json]) -> List[Json]:
+    """The results that stop an open: everything but pass and warn."""
+    return [r for r in results if r["verdict"] not in ("pass", "warn")]

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the workload is started with: its words, its folder and its complete environment."""
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from .policy import L1_PORT, L2_PORT
+from .topology import Topology
+
+HOME = "/home/node"
+WORKSPACE = "/workspace/repos"
+UID = 1000
+CA_FILE = "/asf/ca.pem"
+
+# Every client reads another variable; all of them name the same bundle.
+_CA_VARIABLES = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT",
+)
+
+# Per protocol of the front: the variable of its address, the path below it, and the variables of the token.
+_CLIENT: Dict[str, Tuple[str, str, List[str]]] = {
+    "anthropic": ("ANTHROPIC_BASE_URL", "", ["ANTHROPIC_AUTH_TOKEN"]),
+    "openai": ("OPENAI_BASE_URL", "/v1", ["OPENAI_API_KEY"]),
+}
+
+_ADAPTER_ENV: Dict[str, Dict[str, str]] = {
+    # Updates come with the image; the second switch stops what is not needed for a turn (measured in docs).
+    "claude": {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+}
+
+
+def argv(runtime_command: Sequence[str], override: Optional[Sequence[str]]) -> List[str]:
+    """The workload's words: the command after ``--``, else the manifest's, else a login shell."""
+    return list(override or runtime_command or ("/bin/bash", "-l"))
+
+
+def folder(repositories: Sequence[str]) -> str:
+    """Where it starts: in the one repository, or above several."""
+    return f"{WORKSPACE}/{repositories[0]}" if len(repositories) == 1 else WORKSPACE
+
+
+def proxies(topology: Topology) -> Dict[str, str]:
+    """Both cases, as clients differ. Plain HTTP goes to L1 as well: it refuses with a reason instead of a timeout."""
+    url = f"http://{topology.agent.far.ip}:{L1_PORT}"
+    env = {name: url for base in ("http_proxy", "https_proxy", "all_proxy") for name in (base, base.upper())}
+    env["no_proxy"] = env["NO_PROXY"] = "front,localhost,127.0.0.1,::1"
+    env["NODE_USE_ENV_PROXY"] = "1"
+    return env
+
+
+def environment(
+    adapter: str, protocol: Optional[str], topology: Topology, with_ca: bool, tty: bool, manifest_env: Dict[str, str]
+) -> Tuple[Dict[str, str], List[str]]:
+    """The complete environment (the gate sets nothing else) and the variables that receive the session token.
+
+    ``protocol`` is the front's when the session is brokered, else None. The manifest's ``env`` comes last: network
+    policy does not rest on variables.
+    """
+    env = {
+        "HOME": HOME, "USER": "node", "LOGNAME": "node", "SHELL": "/bin/bash", "LANG": "C.UTF-8",
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "xterm-256color" if tty else "dumb", "IS_SANDBOX": "1",
+        **proxies(topology), **_ADAPTER_ENV.get(adapter, {}),
+    }
+    if with_ca:
+        env.update({name: CA_FILE for name in _CA_VARIABLES})
+    tokens: List[str] = []
+    if protocol is not None:
+        variable, path, tokens = _CLIENT[protocol]
+        env[variable] = f"http://front:{L2_PORT}{path}"
+    env.update(manifest_env)
+    return env, [name for name in tokens if name not in manifest_env]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the outside probes look at, read back from the kernel and the engine.
+
+One forked process enters the parent user namespace and reads everything: ``/proc/PID`` of each container's init, and,
+by the host's own ``ip`` and ``nft``, its network namespace. Nothing is executed from inside, no link is followed in a
+place that the agent can write, and what comes back is data for ``core/probes.py``.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from ..core.probes import SEPARATE
+from . import netns
+from .podman import Podman
+
+Json = Dict[str, Any]
+
+MAX_READ = 1 << 20
+_MARK = "\x1e"
+# One shell for nine readings: each is a fixed command of the host, none takes a word from anywhere.
+_NET_SCRIPT = f"; printf '{_MARK}'; ".join([
+    "ip -j -d link show", "ip -j addr show", "ip -j -4 route show table all", "ip -j -6 route show table all",
+    "ip -j neigh show nud all", "nft -j list ruleset", "cat /proc/sys/net/ipv4/ip_forward",
+    "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || echo 1", "cat /proc/net/tcp /proc/net/udp",
+])
+_LISTEN, _UDP_OPEN = "0A", "07"
+
+
+def _read(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        return os.read(fd, MAX_READ).decode("utf-8", "replace")
+    finally:
+        os.close(fd)
+
+
+def _namespaces(pid: str) -> Dict[str, str]:
+    return {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in SEPARATE}
+
+
+def _network(pid: int) -> Json:
+    done = subprocess.run(
+        ["nsenter", f"--net=/proc/{pid}/ns/net", "--", "/bin/sh", "-c", _NET_SCRIPT], capture_output=True, text=True,
+        timeout=15, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
+    )
+    parts = done.stdout.split(_MARK)
+    links, addresses, routes, routes6, neighbours, nft = (json.loads(p) if p.strip() else [] for p in parts[:6])
+    return {
+        "links": links, "addresses": addresses, "routes": routes, "routes6": routes6, "neighbours": neighbours,
+        "nft": nft["nftables"] if nft else [], "ip_forward": parts[6].strip(), "ipv6_disabled": parts[7].strip(),
+        "listeners": listening(parts[8]),
+    }
+
+
+def listening(table: str) -> List[str]:
+    """``address:port`` of listening TCP and of unconnected UDP sockets in the text of ``/proc/net/{tcp,udp}``."""
+    found = []
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) < 4 or fields[3] not in (_LISTEN, _UDP_OPEN):
+            continue
+        address, port = fields[1].split(":")
+        octets = [str(b) for b in reversed(bytes.fromhex(address))]
+        found.append(f"{'.'.join(octets)}:{int(port, 16)}")
+    return found
+
+
+def _status(pid: int) -> Dict[str, str]:
+    pairs = (line.split(":", 1) for line in _read(f"/proc/{pid}/status").splitlines() if ":" in line)
+    return {key: value.strip() for key, value in pairs}
+
+
+def _root_of(pid: int, target: str) -> List[int]:
+    """Device and inode of a mount's root, reached component by component without following a link."""
+    fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
+    try:
+        for part in target.strip("/").split("/"):
+            inner = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        info = os.fstat(fd)
+        return [info.st_dev, info.st_ino]
+    finally:
+        os.close(fd)
+
+
+def _process(pid: int, targets: Sequence[str]) -> Json:
+    stat = _read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()
+    return {
+        "pid": pid, "start": int(stat[19]), "ns": _namespaces(str(pid)), "status": _status(pid),
+        "uid_map": _read(f"/proc/{pid}/uid_map"), "mountinfo": _read(f"/proc/{pid}/mountinfo"),
+        "roots": {target: _root_of(pid, target) for target in targets},
+    }
+
+
+def _guarded(work: Any) -> Json:
+    """A reading that fails is absent (its probes become inconclusive); the others are still judged."""
+    try:
+        out: Json = work()
+        return out
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as exc:
+        return {"unread": f"{type(exc).__name__}: {exc}"}
+
+
+def _kernel_side(pids: Mapping[str, int], targets: Mapping[str, Sequence[str]]) -> Dict[str, Json]:
+    def inside() -> Dict[str, Json]:
+        netns.enter_parent_user()
+        return {
+            role: {**_guarded(lambda r=role, p=pid: _process(p, targets.get(r, []))), **_guarded(lambda p=pid: _network(p))}
+            for role, pid in pids.items()
+        }
+
+    answer: Dict[str, Json] = netns.forked(inside, timeout=30)
+    return answer
+
+
+def inspect(podman: Podman, names: Mapping[str, str]) -> Dict[str, Json]:
+    """The few fields of ``podman inspect`` that probes and callers use, by role; missing containers are absent."""
+    found = {}
+    by_name = {name: role for role, name in names.items()}
+    for item in podman.json(["inspect", "--type", "container", *names.values()]):
+        host, config = item["HostConfig"], item["Config"]
+        found[by_name[item["Name"]]] = {
+            "id": item["Id"], "pid": int(item["State"]["Pid"]), "status": item["State"]["Status"].lower(),
+            "exit_code": item["State"].get("ExitCode"), "read_only": bool(host.get("ReadonlyRootfs")),
+            "privileged": bool(host.get("Privileged")), "devices": host.get("Devices") or [],
+            "effective_caps": item.get("EffectiveCaps") or [], "bounding_caps": item.get("BoundingCaps") or [],
+            "labels": config.get("Labels") or {}, "image": item.get("ImageName", ""),
+            "network": host.get("NetworkMode", ""), "resolv_conf": item.get("ResolvConfPath") or "",
+        }
+    return found
+
+
+def _nameservers(path: str) -> List[str]:
+    with open(path, encoding="utf-8", errors="replace") as handle:
+        return [line.split()[1] for line in handle.read(65536).splitlines() if line.startswith("nameserver ")]
+
+
+def _sources(plan: Json) -> Dict[str, List[int]]:
+    out = {}
+    for mount in plan["mounts"]:
+        if mount.get("source"):
+            info = os.lstat(mount["source"])
+            out[mount["target"]] = [info.st_dev, info.st_ino]
+    return out
+
+
+def _alias_targets(plan: Json) -> List[Tuple[str, int]]:
+    return [(a["address"], a["port"]) for a in plan["network"]["aliases"]]
+
+
+def _aliases(plan: Json, pid: int) -> Dict[str, str]:
+    targets = _alias_targets(plan)
+    got: List[str] = netns.in_net(pid, lambda: netns.try_connect(targets))
+    return {f"{host}:{port}": result for (host, port), result in zip(targets, got)}
+
+
+def session(podman: Podman, plan: Json, digest: str, chosen: Mapping[str, Json]) -> Dict[str, Json]:
+    """Observe every container of a session; ``chosen`` maps roles to ``{pid, start, net}`` recorded at init."""
+    names = {c["role"]: c["name"] for c in plan["containers"]}
+    inspected = inspect(podman, names)
+    pids = {role: got["pid"] for role, got in inspected.items() if got["pid"] > 0}
+    targets = {role: [m["target"] for m in plan["mounts"] if m["role"] == role and m.get("source")] for role in pids}
+    seen = _kernel_side(pids, targets)
+    host_ns, sources = _namespaces("self"), _sources(plan)
+    for role, entry in seen.items():
+        entry.update(inspect=inspected[role], chosen=chosen.get(role), host_ns=host_ns, plan_digest=digest)
+        entry["sources"] = sources
+    if "caddy" in seen:
+        seen["caddy"]["nameservers"] = _nameservers(inspected["caddy"]["resolv_conf"])
+        seen["caddy"]["aliases"] = _aliases(plan, pids["caddy"])
+    return seen
