@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-4-Clause
+# Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
+.PHONY: help setup demo test bench lint unit requirements
+.DEFAULT_GOAL := help
+operator := ./tools/operator
+
+help:           ## this list
+	@sed -n 's/^\([a-z]*\): *## */  make \1	/p' Makefile
+
+setup:          ## prepare this machine (as root) or check it (as an ordinary user)
+	@echo 'make setup: preparing or checking this machine'
+	@$(operator) true
+	@$(operator) asf-play doctor
+
+demo:           ## the main job, end to end, with an embedded model: needs no key and no network but the registries
+	@echo 'make demo: set-up, images, one verified session, closed again'
+	@$(operator) python3 tools/demo.py
+
+test:           ## everything: set-up, images, linters, unit and end-to-end tests
+	@echo 'make test: set-up, images, then all tests in a closed network'
+	@./tools/run_tests
+
+bench:          ## open, verify and close against the bare commands; writes build/bench.json
+	@echo 'make bench: set-up, images, then interleaved measurements'
+	@$(operator) python3 tools/bench.py
+
+lint:           ## ruff, mypy, yamllint, ansible-lint, go vet, licence rules
+	@echo 'make lint: set-up, then the linters'
+	@$(operator) pytest tests/lint
+
+unit:           ## tests that need no Podman
+	@echo 'make unit: set-up, then the unit tests'
+	@$(operator) pytest tests/unit
+
+requirements:   ## renew the hash-locked requirement files (needs uv)
+	@echo 'make requirements: resolving requirements/*.in'
+	@./tools/lock_requirements
