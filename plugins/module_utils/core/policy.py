@@ -256,3 +256,33 @@ def canonical_nft(objects: Sequence[Json]) -> List[Json]:
 def hosts(topology: Topology, brokered: bool) -> List[Tuple[str, str]]:
     """Entries of the agent's ``/etc/hosts``: pairs of address and name."""
     return [(topology.agent.far.ip, "front")] if brokered else []
+
+
+def as_text(objects: Sequence[Json]) -> str:
+    """The ruleset as lines for people (``--diff``, reports): one rule a line, in load order."""
+    lines = []
+    for item in objects:
+        if "chain" in item:
+            lines.append(f"chain {item['chain']['name']} policy {item['chain']['policy']}")
+        elif "rule" in item:
+            lines.append("  " + " ".join(_expr_text(e) for e in item["rule"]["expr"]))
+    return "\n".join(lines) + "\n"
+
+
+def _expr_text(expr: Json) -> str:
+    if "match" in expr:
+        match = expr["match"]
+        left = match["left"]
+        word = left.get("meta", left.get("ct", {})).get("key") or "{protocol} {field}".format(**left.get("payload", {}))
+        return f"{word} {_value_text(match['right'])}"
+    if "reject" in expr:
+        return "reject with " + " ".join(str(v) for v in expr["reject"].values())
+    return next(iter(expr))
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, dict) and "set" in value:
+        return "{ " + ", ".join(_value_text(v) for v in value["set"]) + " }"
+    if isinstance(value, dict) and "prefix" in value:
+        return f"{value['prefix']['addr']}/{value['prefix']['len']}"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""From a plan to initialized, then started containers. Observe, decide, act; a second run changes nothing.
+
+Order (measured): secrets and volumes at once, all creates at once, one init, one inspect; wiring is ``wiring.py``. A
+container that exists is never recreated for drift: what is partly there is an error whose remedy is close and open.
+"""
+from __future__ import annotations
+
+import json
+import os
+import secrets as random
+import shutil
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from ..core.errors import EngineError, HostError
+from ..core.policy import BROKER_PORT
+from . import netns, observe, procs, state
+from .plandoc import PlanDocument
+from .podman import Podman
+
+Json = Dict[str, Any]
+KeyReader = Callable[[Json], str]
+
+TOKEN_BYTES = 32
+INIT_RETRIES = 1
+
+
+# --- what is there ---------------------------------------------------------------------------------------------
+
+
+def present(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
+    """Containers of the plan that exist, by role, as ``podman ps`` lists them."""
+    names = {name: role for role, name in doc.names().items()}
+    rows = podman.json(["ps", "--all", "--filter", f"label=asf.session={doc.session}", "--format", "json"])
+    return {names[row["Names"][0]]: row for row in rows if row["Names"][0] in names}
+
+
+def _settled(doc: PlanDocument, found: Mapping[str, Json]) -> bool:
+    """True when all containers of this very plan exist; raises when only some do, or they are another plan's."""
+    if not found:
+        return False
+    missing = [role for role in doc.names() if role not in found]
+    foreign = [role for role, row in found.items() if (row.get("Labels") or {}).get("asf.plan") != doc.digest]
+    if missing or foreign:
+        words = [f"{', '.join(missing)} missing"] if missing else []
+        words += [f"{', '.join(foreign)} made from another plan"] if foreign else []
+        raise EngineError(
+            f"session {doc.session} is only partly there: {'; '.join(words)}",
+            remedy="close it (close.yml) and open it again", code="partial-session",
+        )
+    return True
+
+
+# --- files, secrets, volumes -----------------------------------------------------------------------------------
+
+
+def write_files(doc: PlanDocument) -> None:
+    """Render the plan's files below its run folder: 0644 in a 0700 folder, because Caddy and broker are other uids."""
+    root = doc.plan["run_dir"]
+    for entry in doc.plan["files"]:
+        path = os.path.join(root, entry["path"])
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.chmod(os.path.dirname(path), 0o700 if os.path.dirname(path) == root else 0o755)
+        if "copy" in entry:
+            shutil.copyfile(entry["copy"], path)
+        else:
+            text = entry["text"] if "text" in entry else json.dumps(entry["json"], sort_keys=True)
+            with open(path, "w", encoding="utf-8") as handle:
+                handle.write(text)
+        os.chmod(path, 0o644)
+
+
+def _secret_value(entry: Json, read_key: KeyReader) -> str:
+    if entry["source"] == "random":
+        prefix = "sk-" if entry["part"] == "master" else "asf-"
+        return prefix + random.token_hex(TOKEN_BYTES)
+    return read_key(entry)
+
+
+def _secret_calls(doc: PlanDocument, read_key: KeyReader) -> List[Any]:
+    owner = str(doc.plan["owner"]["uid"])
+    labels = [f"--label=asf.session={doc.session}", f"--label=asf.owner={owner}"]
+    return [
+        (["secret", "create", *labels, entry["name"], "-"], _secret_value(entry, read_key).encode())
+        for entry in doc.plan["secrets"]
+    ]
+
+
+def _volume_calls(podman: Podman, doc: PlanDocument) -> List[Any]:
+    """State volumes outlive sessions, so one that exists is used; only missing ones are made."""
+    volumes = doc.plan["volumes"]
+    if not volumes:
+        return []
+    have = set(podman.run(["volume", "ls", "--quiet", "--filter", "label=asf.volume=state"]).stdout.split())
+    return [
+        ["volume", "create", *[f"--label={k}={v}" for k, v in sorted(v_["labels"].items())], v_["name"]]
+        for v_ in volumes if v_["name"] not in have
+    ]
+
+
+# --- create and init -------------------------------------------------------------------------------------------
+
+
+def _create_args(container: Json, digest: str) -> List[str]:
+    args = list(container["args"])
+    return [args[0], f"--label=asf.plan={digest}", *args[1:]]
+
+
+def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: bool = False) -> Json:
+    """Everything of the plan that must exist before the wires: files, secrets, volumes, containers, one init.
+
+    Returns ``{changed, actions, containers}``; ``containers`` maps roles to ``{id, name, pid, start, net}``.
+    """
+    if _settled(doc, present(podman, doc)):
+        record = state.read(doc.session) or {}
+        return {"changed": False, "actions": ["all containers exist already"], "containers": record.get("containers", {})}
+    if check_mode:
+        return {"changed": True, "actions": [f"would create {n}" for n in doc.names().values()], "containers": {}}
+    state.begin_step(doc.session, "create")
+    write_files(doc)
+    podman.parallel([*_secret_calls(doc, read_key), *_volume_calls(podman, doc)])
+    podman.parallel([_create_args(c, doc.digest) for c in doc.plan["containers"]], timeout=180)
+    podman.run(["init", *doc.names().values()], timeout=60)
+    chosen = _chosen(podman, doc)
+    state.begin_step(doc.session, "created", containers=chosen)
+    return {"changed": True, "actions": [f"created and initialized {n}" for n in doc.names().values()], "containers": chosen}
+
+
+def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
+    """Identity of each first process: what later probes compare with, because 4.3 may swap it silently."""
+    out = {}
+    for role, got in observe.inspect(podman, doc.names()).items():
+        start = procs.start_time(got["pid"])
+        if start is None:
+            raise EngineError(f"the {role} container died right after init", remedy="see its last words in podman logs")
+        out[role] = {
+            "id": got["id"], "name": doc.names()[role], "pid": got["pid"], "start": start,
+            "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
+        }
+    return out
+
+
+# --- start -----------------------------------------------------------------------------------------------------
+
+
+def _running(podman: Podman, name: str) -> Json:
+    rows = podman.json(["inspect", "--type", "container", name])
+    found: Json = rows[0]["State"]
+    return found
+
+
+def start(podman: Podman, doc: PlanDocument, role: str, check_mode: bool = False) -> Json:
+    """Start one initialized container; ``{changed, actions}``."""
+    name = doc.names()[role]
+    status = _running(podman, name)["Status"].lower()
+    if status == "running":
+        return {"changed": False, "actions": [f"{name} runs already"]}
+    if status != "initialized":
+        raise EngineError(
+            f"{name} is {status}, not initialized", remedy="close the session and open it again", code="not-initialized"
+        )
+    if check_mode:
+        return {"changed": True, "actions": [f"would start {name}"]}
+    podman.run(["start", name])
+    return {"changed": True, "actions": [f"started {name}"]}
+
+
+def last_words(podman: Podman, name: str, lines: int = 5) -> str:
+    """The end of a container's log, for an error message; bounded."""
+    got = podman.run(["logs", "--tail", str(lines), name], check=False)
+    return (got.stdout + got.stderr).strip()[-1500:]
+
+
+def _listening(addresses: Sequence[str], pid: int, end: float) -> List[str]:
+    """Runs in Caddy's network namespace: which of the addresses are not listened on when time is up."""
+    missing = list(addresses)
+    while True:
+        with open("/proc/net/tcp", encoding="ascii") as handle:
+            found = observe.listening(handle.read())
+        missing = [a for a in addresses if a not in found]
+        if not missing or time.monotonic() > end or procs.start_time(pid) is None:
+            return missing
+        time.sleep(0.005)
+
+
+def wait_listening(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], timeout: float = 10.0) -> None:
+    """Wait until Caddy listens where the plan says. Raises EngineError with Caddy's last words."""
+    addresses = [entry["address"] for entry in doc.plan["listeners"]]
+    pid, end = int(chosen["caddy"]["pid"]), time.monotonic() + timeout
+    missing = netns.in_net(pid, lambda: _listening(addresses, pid, end), timeout + 5)
+    if missing:
+        raise EngineError(
+            f"Caddy does not listen on {', '.join(missing)}", stderr=last_words(podman, doc.names()["caddy"]),
+            remedy="its last words are above; close the session and open it again", code="caddy-not-started",
+        )
+
+
+def _answers(host: str, port: int, end: float, pid: int) -> bool:
+    import http.client
+
+    while time.monotonic() < end and procs.start_time(pid) is not None:
+        connection = http.client.HTTPConnection(host, port, timeout=2)
+        try:
+            connection.request("GET", "/health/liveliness")
+            if connection.getresponse().status == 200:
+                return True
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.02)
+    return False
+
+
+def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], timeout: float = 90.0) -> None:
+    """Wait until LiteLLM answers on its own cable. Raises EngineError with the broker's last words."""
+    host = next(c["near"]["ip"] for c in doc.plan["wiring"]["cables"] if c["near"]["role"] == "broker")
+    pid, end = int(chosen["broker"]["pid"]), time.monotonic() + timeout
+    if not netns.in_net(pid, lambda: _answers(host, BROKER_PORT, end, pid), timeout + 5):
+        raise EngineError(
+            f"the broker did not come up within {timeout:g} s", stderr=last_words(podman, doc.names()["broker"]),
+            remedy="its last words are above; close the session and open it again", code="broker-not-started",
+        )
+
+
+def check_host(version: Sequence[int], wanted: Sequence[int] = (4, 3)) -> None:
+    """Raise HostError for a Podman that is too old."""
+    if tuple(version[:2]) < tuple(wanted):
+        raise HostError(
+            "Podman is too old", found=".".join(map(str, version)), remedy="install Podman 4.3 or newer"
+        )
+
+
+def chosen(doc: PlanDocument) -> Dict[str, Json]:
+    """The containers as chosen at init, from the record. Raises EngineError without one."""
+    record: Optional[Json] = state.read(doc.session)
+    found = record.get("containers") if record else None
+    if not isinstance(found, dict) or not found:
+        raise EngineError(
+            f"session {doc.session} has no record of its containers", remedy="close it and open it again",
+            code="no-record",
+        )
+    return found

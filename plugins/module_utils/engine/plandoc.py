@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The plan's file: written once, read by every later step (invariant 7)."""
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, NamedTuple
+
+from ..core.errors import EngineError
+from ..core.plan import VERSION, digest
+from .evidencefs import atomic
+
+Json = Dict[str, Any]
+
+
+class PlanDocument(NamedTuple):
+    """A plan with its digest and the file that it came from."""
+
+    path: str
+    digest: str
+    plan: Json
+
+    @property
+    def session(self) -> str:
+        return str(self.plan["session"]["id"])
+
+    def names(self) -> Dict[str, str]:
+        """Container names by role."""
+        return {c["role"]: c["name"] for c in self.plan["containers"]}
+
+
+def write(path: str, plan: Json) -> PlanDocument:
+    """Write the plan and its digest; the folder exists."""
+    found = digest(plan)
+    atomic(Path(path), json.dumps({"digest": found, "plan": plan}, sort_keys=True, indent=1).encode() + b"\n")
+    return PlanDocument(path, found, plan)
+
+
+def read(path: str) -> PlanDocument:
+    """Read a plan and check its digest. Raises EngineError when it is missing, damaged or of another version."""
+    if not os.path.isabs(path):
+        raise EngineError("a plan's path must be absolute", file=path, code="plan-file")
+    try:
+        document = json.loads(Path(path).read_bytes())
+        found = PlanDocument(path, document["digest"], document["plan"])
+        ok = digest(found.plan) == found.digest and found.plan["version"] == VERSION
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise EngineError(
+            f"the session's plan cannot be read: {exc}", file=path, remedy="close the session and open it again",
+            code="plan-file",
+        ) from None
+    if not ok:
+        raise EngineError(
+            "the session's plan does not match its digest or is of another version of ASF", file=path,
+            remedy="close the session and open it again", code="plan-file",
+        )
+    return found

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Prove the policy from two sides, then, and only then, let the gate start the workload (invariant 3)."""
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Dict, List, Mapping, Tuple
+
+from ..core import inside, probes
+from ..core.errors import EngineError, GateError, VerifyError
+from . import bringup, gate_client, observe, state
+from .plandoc import PlanDocument
+from .podman import Podman
+
+Json = Dict[str, Any]
+
+
+def _observe(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> Dict[str, Json]:
+    return observe.session(podman, doc.plan, doc.digest, chosen)
+
+
+def _started(seen: Mapping[str, Json], agent: bool) -> Dict[str, bool]:
+    return {role: (role != "agent" or agent) for role in seen}
+
+
+def outside(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], agent_started: bool) -> List[Json]:
+    """Every outside probe that is due, judged."""
+    seen = _observe(podman, doc, chosen)
+    started = _started(seen, agent_started)
+    return probes.judge(doc.plan, seen, started)
+
+
+def _live_report(podman: Podman, doc: PlanDocument) -> Json:
+    name = doc.names()["agent"]
+    got = podman.run(["exec", name, "/asf/gate", "probe"], timeout=30, check=False)
+    try:
+        report = json.loads(got.stdout)
+    except ValueError:
+        raise GateError(
+            f"the gate's fresh run in {name} gave no report (exit code {got.rc}): {got.stderr.strip()[:300]}",
+            remedy="close the session and open it again",
+        ) from None
+    if not isinstance(report, dict):
+        raise GateError("the gate's report is not a JSON object")
+    return report
+
+
+def _inside(doc: PlanDocument, report: Json) -> List[Json]:
+    return list(inside.judge(report, {**doc.plan["gate"], "plan_digest": doc.digest}))
+
+
+def _merge(first: List[Json], later: List[Json]) -> List[Json]:
+    """Results by id; a later look at the same thing replaces the earlier one."""
+    merged = {r["id"]: r for r in first}
+    merged.update({r["id"]: r for r in later})
+    return list(merged.values())
+
+
+def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) -> Json:
+    record = state.read(doc.session) or {}
+    bad = probes.blocking(results)
+    report = {
+        "version": 1, "session": doc.session, "plan_digest": doc.digest, "ok": not bad, "nonce": nonce,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.monotonic() - began, 3),
+        "probes": results,
+    }
+    if record:
+        state.evidence_of(record).write("verification.json", report)
+    if bad:
+        error = VerifyError(
+            f"{len(bad)} of {len(results)} probes did not pass: " + ", ".join(r["id"] for r in bad[:8]),
+            found=bad[0]["evidence"], file=record.get("evidence"),
+            remedy="the workload was not started; verification.json in the evidence folder has every probe",
+        )
+        error.results = results  # type: ignore[attr-defined]
+        raise error
+    return report
+
+
+def verify(podman: Podman, doc: PlanDocument) -> Json:
+    """Verify a session that waits to be opened, or a live one again; returns the verification report.
+
+    Raises VerifyError (with ``results``) when a probe fails or is inconclusive, GateError when the gate is silent.
+    """
+    began, chosen = time.monotonic(), bringup.chosen(doc)
+    record = state.read(doc.session) or {}
+    live = record.get("state") == "live"
+    results = outside(podman, doc, chosen, agent_started=live)
+    if probes.blocking(results):
+        return _conclude(doc, results, "", began)
+    if live:
+        report = _live_report(podman, doc)
+        return _conclude(doc, _merge(results, _inside(doc, report)), str(report.get("nonce", "")), began)
+    state.begin_step(doc.session, "gate")
+    report, later = _first_report(podman, doc, chosen)
+    return _conclude(doc, _merge(results, later), str(report.get("nonce", "")), began)
+
+
+def _first_report(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> Tuple[Json, List[Json]]:
+    """Start the agent's gate, take its report, and look from outside once more at the process that now runs."""
+    bringup.start(podman, doc, "agent")
+    try:
+        report = gate_client.report(int(chosen["agent"]["pid"]), doc.plan)
+    except GateError as exc:
+        words = bringup.last_words(podman, doc.names()["agent"])
+        raise GateError(exc.message + (f"; its last words: {words}" if words else ""), remedy=exc.remedy) from None
+    again = [r for r in outside(podman, doc, chosen, agent_started=True) if r["id"].startswith("agent-")]
+    return report, again + _inside(doc, report)
+
+
+def go(doc: PlanDocument, nonce: str) -> Json:
+    """Say go to the gate whose report was verified, and record the session as live; ``{changed, actions}``."""
+    record = state.read(doc.session) or {}
+    if record.get("state") == "live":
+        return {"changed": False, "actions": ["the workload runs already"]}
+    chosen = bringup.chosen(doc)
+    if not nonce:
+        raise EngineError("go needs the nonce of a verified report", code="not-verified", remedy="run verify first")
+    gate_client.go(int(chosen["agent"]["pid"]), doc.plan, nonce)
+    state.begin_step(doc.session, "live", state="live")
+    return {"changed": True, "actions": ["the workload was started"]}

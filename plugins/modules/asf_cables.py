@@ -1,0 +1,72 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plug the cables of a session and load the rules of its enforcement point"""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: asf_cables
+short_description: Plug the cables of a session and load the rules of its enforcement point
+version_added: "0.1.0"
+description:
+  - Works from outside, in the namespaces of containers that are initialized and not started, as the operator.
+  - The rules are loaded before a cable is plugged. Nothing is changed on a session that is wired.
+author: ASF developers (@asf)
+options:
+  plan:
+    description: Absolute path of the session's plan, as returned by M(asf.sandbox.asf_plan).
+    type: path
+    required: true
+attributes:
+  check_mode:
+    support: full
+    description: Says what it would do and does nothing.
+"""
+
+EXAMPLES = r"""
+- name: Wire the session
+  asf.sandbox.asf_cables:
+    plan: "{{ asf_session_plan }}"
+"""
+
+RETURN = r"""
+actions:
+  description: A sentence per thing done, or not done and why.
+  returned: success
+  type: list
+  elements: str
+asf:
+  description: What the command line gathers; its keys are described in the role that calls this module.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule  # noqa: E402
+
+from from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
+from from ansible_collections.asf.sandbox.plugins.module_utils.core.policy import as_text  # noqa: E402
+from from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, plandoc, state, wiring  # noqa: E402
+
+def _work(params, check_mode, diff):
+    doc = plandoc.read(params["plan"])
+    wires = doc.plan["wiring"]
+    shown = {"before": "", "after": "".join(as_text(item["rules"]) for item in wires["nft"])}
+    if check_mode and state.read(doc.session) is None:
+        return {"changed": True, "actions": ["would plug the cables and load the rules"], **({"diff": shown} if diff else {})}
+    with state.lock(doc.session):
+        pids = {role: int(one["pid"]) for role, one in bringup.chosen(doc).items()}
+        if all(wiring.plugged(pids, wires["cables"])):
+            return {"changed": False, "actions": ["the cables are plugged already"]}
+        if not check_mode:
+            state.begin_step(doc.session, "wire")
+            wiring.wire(pids, wires)
+    names = ", ".join(cable["name"] for cable in wires["cables"])
+    return {"changed": True, "actions": [f"loaded the rules and plugged: {names}"], **({"diff": shown} if diff else {})}
+
+
+def main():
+    module = AnsibleModule(argument_spec={"plan": {"type": "path", "required": True}}, supports_check_mode=True)
+    asf_module.call(module, lambda: _work(module.params, module.check_mode, module._diff))
+
+
+if __name__ == "__main__":
+    main()
