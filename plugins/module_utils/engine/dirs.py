@@ -59,7 +59,13 @@ def private(path: Path) -> Path:
 
     Raises HostError for a symbolic link or a folder of somebody else: it could be swapped under ASF's hands.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise HostError("not a folder of this account", file=str(path), remedy="remove it", code="foreign-folder")

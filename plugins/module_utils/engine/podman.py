@@ -137,7 +137,7 @@ class Podman:
         program: str = "podman",
     ) -> None:
         self._redactor = redactor or Redactor()
-        folder = dirs.private(dirs.run_dir(env))
+        folder = dirs.private(dirs.run_dir(env) / "conf")
         base = environment(None, env)
         self.conf = containersconf.write(folder, base)
         self.env: dict[str, str] = {**base, **(extra_env or {}), "CONTAINERS_CONF": str(self.conf)}

@@ -7,7 +7,8 @@ Everything is read from ``/proc``; nothing is executed.
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, NamedTuple, Optional
+import time
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 #: Programs that drive a session; the record of a session names those that were above the module.
 CONTROLLERS = ("ansible-playbook", "ansible", "ansible-runner", "asf-play")
@@ -115,6 +116,29 @@ def controllers(pid: Optional[int] = None) -> list[Identity]:
                 names.append(name)
         walker = parent(walker)
     return found or ([me] if me else [])
+
+
+def belongs(pid: int, container_id: str) -> bool:
+    """True when a process is surely of that container: its parent is the container's conmon, or its cgroup says so."""
+    above = parent(pid)
+    for path in (f"/proc/{above}/cmdline", f"/proc/{pid}/cgroup"):
+        try:
+            with open(path, "rb") as handle:
+                if container_id.encode() in handle.read(65536):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def until_replaced(pids: Sequence[int], program: str, seconds: float) -> None:
+    """Wait until none of the processes runs ``program`` any more.
+
+    conmon writes the last lines of a container's log and then becomes ``podman container cleanup``.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(_program(pid) == program for pid in pids):
+        time.sleep(0.004)
 
 
 def any_alive(who: list[Identity]) -> bool:

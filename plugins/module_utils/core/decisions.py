@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Log lines of Caddy and of the broker, turned into records of the evidence. Pure.
+
+Three kinds of lines count: Caddy's egress decisions (``msg: decision``), the supervisor's events (``asf: supervisor``) and
+the broker's usage (``asf: usage``). Host names and details come from the workload: they are kept as data, bounded, and
+escaped only where they are shown (invariant 10).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: A decision's fields: name, type, longest text. 253 characters is the longest host name; a longer one is cut.
+_DECISION: tuple[tuple[str, type, int], ...] = (
+    ("listener", str, 16),
+    ("method", str, 16),
+    ("host", str, 260),
+    ("port", int, 0),
+    ("decision", str, 8),
+    ("reason", str, 40),
+    ("detail", str, 200),
+    ("key", str, 120),
+    ("addr", str, 64),
+    ("up", int, 0),
+    ("down", int, 0),
+    ("ms", int, 0),
+)
+_EVENT: tuple[tuple[str, type, int], ...] = (
+    ("name", str, 16),
+    ("event", str, 16),
+    ("pid", int, 0),
+    ("status", int, 0),
+    ("signal", str, 16),
+    ("after_ms", int, 0),
+    ("start", int, 0),
+    ("error", str, 200),
+)
+_USAGE: tuple[tuple[str, type, int], ...] = (
+    ("model", str, 120),
+    ("status", int, 0),
+    ("input_tokens", int, 0),
+    ("output_tokens", int, 0),
+    ("cost_usd", float, 0),
+    ("ms", int, 0),
+)
+_LONGEST_LINE = 16_384
+
+
+@dataclass
+class Parsed:
+    """Records in the order of the log. ``other`` counts lines of no known kind (they are not kept)."""
+
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    supervisor: list[dict[str, Any]] = field(default_factory=list)
+    usage: list[dict[str, Any]] = field(default_factory=list)
+    other: int = 0
+    dropped: int = 0
+
+
+def _value(raw: Any, kind: type, longest: int) -> Any:
+    """The value as the kind, or None. Numbers that arrive as text (ports do) count when they are plain digits."""
+    if kind is str:
+        return raw[:longest] if isinstance(raw, str) else str(raw)[:longest] if isinstance(raw, (int, float)) else None
+    if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 19:
+        raw = int(raw)
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or raw != raw or abs(raw) > 1e18:
+        return None
+    return round(float(raw), 6) if kind is float else int(raw)
+
+
+def _record(raw: Mapping[str, Any], fields: Sequence[tuple[str, type, int]]) -> dict[str, Any]:
+    found = {"ts": _time(raw.get("ts"))}
+    for name, kind, longest in fields:
+        if raw.get(name) is not None:
+            found[name] = _value(raw[name], kind, longest)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _time(raw: Any) -> Any:
+    """Seconds since the epoch (zap) or an RFC 3339 text (supervisor), as it was."""
+    return raw[:40] if isinstance(raw, str) else _value(raw, float, 0)
+
+
+def parse(lines: Iterable[str], limit: int = 200_000) -> Parsed:
+    """Read log lines; more than ``limit`` records are counted in ``dropped`` and not kept."""
+    found = Parsed()
+    for text in lines:
+        raw = _json(text)
+        if raw is None:
+            found.other += 1
+        elif len(found.decisions) + len(found.supervisor) + len(found.usage) >= limit:
+            found.dropped += 1
+        elif raw.get("asf") == "supervisor":
+            found.supervisor.append(_record(raw, _EVENT))
+        elif raw.get("asf") == "usage":
+            found.usage.append(_record(raw, _USAGE))
+        elif raw.get("msg") == "decision":
+            found.decisions.append(_record(raw, _DECISION))
+        else:
+            found.other += 1
+    return found
+
+
+def _json(text: str) -> dict[str, Any] | None:
+    text = text.strip()
+    if not text.startswith("{") or len(text) > _LONGEST_LINE:
+        return None
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return raw if isinstance(raw, dict) else None
+
+
+def counts(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Number of decisions by decision and reason: ``{"allow": {"ok": 3}, "deny": {"denied-name": 1}}``."""
+    found: dict[str, dict[str, int]] = {}
+    for record in records:
+        reasons = found.setdefault(str(record.get("decision", "?")), {})
+        reason = str(record.get("reason", "?"))
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return found
+
+
+def restarts(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How often each supervised program was started again (case B8): its starts after the first."""
+    found: dict[str, int] = {}
+    for event in events:
+        if event.get("event") == "start":
+            name = str(event.get("name", "?"))
+            found[name] = found.get(name, -1) + 1
+    return found
+
+
+def usage(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Requests, tokens and spend, in total and by model, as the provider reported them."""
+    models: dict[str, dict[str, Any]] = {}
+    for record in records:
+        model = models.setdefault(
+            str(record.get("model", "?")), {"requests": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+        )
+        model["requests"] += 1
+        for name in ("input_tokens", "output_tokens", "cost_usd"):
+            model[name] += record.get(name, 0)
+    total = {
+        name: sum(model[name] for model in models.values())
+        for name in ("requests", "input_tokens", "output_tokens", "cost_usd")
+    }
+    return {"total": total, "models": models}

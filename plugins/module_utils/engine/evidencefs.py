@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Evidence folders: ``STATE/evidence/ID/RUN/``, 0700, files 0600, written atomically (invariant 9).
+
+What is written is redacted first, then bounded, then chained. One writer at a time: callers hold the session's lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence
+
+from ..core import evidence
+from ..core.errors import EngineError
+from ..core.redact import Redactor
+from . import dirs
+
+_RUN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}\Z")
+
+
+def atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file as a whole; a reader sees the old or the new one. Raises EngineError when the disk refuses."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=".new-", dir=str(path.parent))
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise EngineError(
+            f"cannot write: {error.strerror}", file=str(path), remedy="free some space or repair the folder", code="write"
+        ) from error
+
+
+def new_run() -> str:
+    """Name of a new run: UTC time, and four random digits for two within one second."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+class Evidence:
+    """One run's folder. ``redactor`` takes known secrets out of everything that is written."""
+
+    def __init__(self, folder: Path, redactor: Optional[Redactor] = None) -> None:
+        self.folder = dirs.private(folder)
+        self._redactor = redactor or Redactor()
+
+    @classmethod
+    def create(
+        cls, session: str, redactor: Optional[Redactor] = None, env: Optional[Mapping[str, str]] = None
+    ) -> Evidence:
+        """A new run of a session."""
+        return cls(dirs.state_dir(env) / "evidence" / dirs.session_id(session) / new_run(), redactor)
+
+    @classmethod
+    def of(
+        cls, session: str, folder: Optional[str], redactor: Optional[Redactor] = None, env: Optional[Mapping[str, str]] = None
+    ) -> Evidence:
+        """The run that a record names; a new one when the record does not say, or names a place that is not ours."""
+        home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)
+        if folder and Path(folder).parent == home and _RUN.match(Path(folder).name):
+            return cls(Path(folder), redactor)
+        return cls.create(session, redactor, env)
+
+    def write(self, name: str, obj: Any) -> str:
+        """Write a JSON document; returns its SHA-256."""
+        limit = evidence.MAX_PLAN_TEXT if name == "plan.json" else evidence.MAX_TEXT
+        return self._add(name, evidence.bounded_document(self._redactor.tree(obj), limit))
+
+    def write_lines(self, name: str, records: Sequence[Any], dropped: int = 0) -> str:
+        """Write records, one per line; returns the SHA-256. ``dropped`` counts those that were left out before."""
+        return self._add(name, evidence.bounded_lines(self._redactor.tree(list(records)), dropped))
+
+    def read(self, name: str) -> Any:
+        """A document as data; None when it is absent or damaged."""
+        try:
+            return json.loads((self.folder / name).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def read_lines(self, name: str) -> list[dict[str, Any]]:
+        """Records of a ``.jsonl`` file; damaged lines are left out."""
+        try:
+            lines = (self.folder / name).read_bytes().splitlines()
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                found.append(record)
+        return found
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The chain so far."""
+        chain = self.read(evidence.CHAIN)
+        found = chain.get("entries") if isinstance(chain, dict) else None
+        return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+    def head(self) -> str:
+        """Head of the chain."""
+        return evidence.head(self.entries())
+
+    def check(self) -> list[str]:
+        """What is wrong with the folder now: changed, missing, added files, a broken chain; empty when nothing is."""
+        digests = {
+            path.name: evidence.digest(path.read_bytes())
+            for path in sorted(self.folder.iterdir())
+            if path.name != evidence.CHAIN and not path.name.startswith(".new-") and path.is_file()
+        }
+        return evidence.check(self.entries(), digests)
+
+    def _add(self, name: str, content: bytes) -> str:
+        if name not in evidence.FILES:
+            raise EngineError("not a file of the evidence", file=name, code="bug")
+        sha256 = evidence.digest(content)
+        atomic(self.folder / name, content)
+        entries = evidence.extended(self.entries(), name, sha256)
+        run = {"version": 1, "session": self.folder.parent.name, "run": self.folder.name, "entries": entries}
+        atomic(self.folder / evidence.CHAIN, evidence.document(run))
+        return sha256
+
+
+def seal(found: Evidence, env: Optional[Mapping[str, str]] = None) -> str:
+    """Append the chain's head to ``STATE/index.jsonl`` (once per head) and return it."""
+    head, run = found.head(), found.folder
+    entry = {"session": run.parent.name, "run": run.name, "head": head, "files": len(found.entries())}
+    path = dirs.private(dirs.state_dir(env)) / "index.jsonl"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "r+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 65536))
+        if f'"head":"{head}"'.encode() not in stream.read():
+            stream.write(evidence.line({**entry, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}))
+    return head

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What Podman holds of ASF's, found by label (case L2: the state folder may be gone).
+
+Whether a container's first process lives is read from ``/proc``: ``podman ps`` says "Up" for a dead container once its
+conmon was killed (measured on 4.3 and 5.4).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping, Sequence
+
+from ..core.errors import EngineError
+from ..core.lifecycle import (
+    LABEL_OWNER,
+    LABEL_ROLE,
+    LABEL_SESSION,
+    LABEL_VOLUME,
+    Container,
+    Survey,
+    Volume,
+    secret_session,
+)
+from . import procs
+from .podman import Call, Podman
+
+_CONTAINERS: Call = ["ps", "--all", "--format", "json"]
+_VOLUMES: Call = ["volume", "ls", "--filter", f"label={LABEL_SESSION}", "--format", "json"]
+# Podman 4.3 to 4.6 cannot filter secrets by label, and take "json" for a template: names only.
+_SECRETS: Call = ["secret", "ls", "--noheading", "--format", "{{.Name}}"]
+
+
+def _rows(text: str) -> list[Mapping[str, Any]]:
+    try:
+        rows = json.loads(text) if text.strip() else []
+    except ValueError as error:
+        raise EngineError("Podman's list is not JSON", found=text[:80], code="bad-answer") from error
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _labels(row: Mapping[str, Any]) -> dict[str, str]:
+    labels = row.get("Labels")
+    return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
+
+
+def container(row: Mapping[str, Any]) -> Container:
+    """One row of ``podman ps --format json``, with life measured."""
+    labels = _labels(row)
+    names = row.get("Names") or [""]
+    pid = row.get("Pid") if isinstance(row.get("Pid"), int) else 0
+    start = procs.start_time(pid) if pid else None
+    status = str(row.get("State", "")).lower()
+    code = row.get("ExitCode")
+    return Container(
+        id=str(row.get("Id", "")),
+        name=str(names[0]),
+        role=labels.get(LABEL_ROLE, ""),
+        session=labels.get(LABEL_SESSION, ""),
+        owner=labels.get(LABEL_OWNER, ""),
+        status=status,
+        pid=pid or 0,
+        alive=start is not None,
+        start=start,
+        exit_code=code if isinstance(code, int) and status in ("exited", "stopped") else None,
+        labels=labels,
+    )
+
+
+def _volume(row: Mapping[str, Any]) -> Volume:
+    labels = _labels(row)
+    return Volume(
+        name=str(row.get("Name", "")),
+        session=labels.get(LABEL_SESSION, ""),
+        owner=labels.get(LABEL_OWNER, ""),
+        kind=labels.get(LABEL_VOLUME, ""),
+    )
+
+
+class Inventory:
+    """Everything that carries ASF's labels or names, read by three calls at once.
+
+    A list may fail because something vanishes while Podman reads it (4.3); it is read once more. Raises EngineError.
+    """
+
+    def __init__(self, podman: Podman) -> None:
+        calls: Sequence[Call] = (_CONTAINERS, _VOLUMES, _SECRETS)
+        results = podman.parallel(calls, check=False)
+        answers = [
+            result.stdout if result.rc == 0 else podman.run(list(call)).stdout  # type: ignore[arg-type]
+            for call, result in zip(calls, results)
+        ]
+        self.containers = [
+            found for found in map(container, _rows(answers[0])) if found.session or found.name.startswith("asf-")
+        ]
+        self.volumes = [_volume(row) for row in _rows(answers[1])]
+        self.secrets = [name for name in answers[2].split() if secret_session(name) is not None]
+
+    def sessions(self) -> set[str]:
+        """IDs of all sessions that own something."""
+        named = {parts[0] for parts in map(secret_session, self.secrets) if parts is not None}
+        return {found.session for found in self.containers if found.session} | named | {
+            volume.session for volume in self.volumes if volume.session and volume.kind != "state"
+        }
+
+    def of(self, session: str, run_folder: bool = False, record: bool = False) -> Survey:
+        """What may belong to one session: its labels, and containers that only carry its names."""
+        names = {f"asf-{session}-{role}" for role in ("agent", "caddy", "broker", "gateway")}
+        return Survey(
+            containers=tuple(
+                found
+                for found in self.containers
+                if found.session == session or (found.name in names and not found.session)
+            ),
+            volumes=tuple(volume for volume in self.volumes if volume.session == session),
+            secrets=tuple(
+                name for name in self.secrets if (secret_session(name) or ("", ""))[0] == session
+            ),
+            run_folder=run_folder,
+            record=record,
+        )
+
+
+#: One line a container; plain fields, because 4.3 offers no JSON functions for all of them.
+STATES_FORMAT = "{{.Id}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+
+
+def container_states(text: str) -> dict[str, dict[str, Any]]:
+    """``{id: {exit_code, oom_killed}}`` of what ``container inspect --format STATES_FORMAT`` printed."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in text.splitlines():
+        words = row.split()
+        if len(words) == 3 and words[1].lstrip("-").isdigit():
+            found[words[0]] = {"exit_code": int(words[1]), "oom_killed": words[2] == "true"}
+    return found

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Records of live sessions: ``STATE/live/ID.json``, written before each step, so that a kill leaves a trace (case L1).
+
+A record holds: version, session, agent, name, mode, isolation, state, step, controllers (identities), plan (path),
+plan_digest, evidence (folder), run (folder), created (UTC), containers ``{role: {id, name, pid, start}}`` as chosen at
+init. The record may be deleted at any time; then the labels still tell what there is (case L2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional
+
+from ..core import lifecycle
+from ..core.errors import EngineError
+from ..core.lifecycle import Container
+from . import dirs, procs
+from .evidencefs import Evidence, atomic
+from .inventory import Inventory
+from .podman import Podman
+
+Env = Optional[Mapping[str, str]]
+Record = dict[str, Any]
+
+
+def _path(session: str, env: Env) -> Path:
+    return dirs.state_dir(env) / "live" / f"{dirs.session_id(session)}.json"
+
+
+def run_folder(session: str, env: Env = None) -> Path:
+    """Folder of the files that are mounted into the session's containers (not created here)."""
+    return dirs.run_dir(env) / dirs.session_id(session)
+
+
+@contextlib.contextmanager
+def lock(session: str, env: Env = None, timeout: float = 120) -> Iterator[None]:
+    """Hold the session's lock; seconds. The kernel gives it up with the process, so it is never stale.
+
+    Held inside one module call only. Raises EngineError when somebody else holds it for too long.
+    """
+    folder = dirs.private(dirs.run_dir(env) / "locks")
+    path = folder / f"{dirs.session_id(session)}.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise EngineError(
+                        f"another command works on session {session} for more than {timeout:g} s",
+                        file=str(path),
+                        remedy="wait for it or end it",
+                        code="busy",
+                    ) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def read(session: str, env: Env = None) -> Optional[Record]:
+    """The record; None when it is absent or damaged (then it counts as missing)."""
+    try:
+        record = json.loads(_path(session, env).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("session") == session else None
+
+
+def has_record(session: str, env: Env = None) -> bool:
+    """True when there is a record, even a damaged one."""
+    return os.path.lexists(_path(session, env))
+
+
+def write(record: Record, env: Env = None) -> Record:
+    """Write the record as a whole and return it."""
+    path = _path(record["session"], env)
+    dirs.private(path.parent)
+    atomic(path, (json.dumps(record, indent=1, sort_keys=True) + "\n").encode("ascii"))
+    return record
+
+
+def _me() -> list[dict[str, Any]]:
+    return [who.as_dict() for who in procs.controllers()]
+
+
+def begin(
+    session: str, *, mode: str, isolation: str, plan_digest: str, plan: Optional[str] = None, env: Env = None
+) -> Record:
+    """Record a session that is about to be opened, with a new evidence folder and an empty run folder.
+
+    Raises EngineError when the session has a record already: close it first.
+    """
+    if read(session, env) is not None:
+        raise EngineError(
+            f"session {session} exists already", key="session", remedy="close it first", code="session-exists"
+        )
+    agent, _, name = dirs.session_id(session).partition(".")
+    record: Record = {
+        "version": 1,
+        "session": session,
+        "agent": agent,
+        "name": name,
+        "mode": mode,
+        "isolation": isolation,
+        "state": lifecycle.OPENING,
+        "step": "plan",
+        "controllers": _me(),
+        "plan": plan,
+        "plan_digest": plan_digest,
+        "evidence": str(Evidence.create(session, env=env).folder),
+        "run": str(run_folder(session, env)),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "containers": {},
+    }
+    write(record, env)
+    dirs.private(run_folder(session, env))
+    return record
+
+
+def begin_step(session: str, step: str, env: Env = None, **fields: Any) -> Record:
+    """Write down, before it is done, what is done next; ``fields`` are merged into the record.
+
+    The caller's controllers become the record's: whoever acts is who must live. Raises EngineError without a record.
+    """
+    record = read(session, env)
+    if record is None:
+        raise EngineError(
+            f"session {session} has no record",
+            file=str(_path(session, env)),
+            remedy="close it; its resources are found by label",
+            code="no-record",
+        )
+    return write({**record, **fields, "step": step, "controllers": _me()}, env)
+
+
+def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Evidence:
+    """The evidence folder that a record names."""
+    return Evidence.of(record["session"], record.get("evidence"), redactor, env)
+
+
+def forget(session: str, env: Env = None) -> bool:
+    """Remove the record; False when there was none."""
+    try:
+        os.unlink(_path(session, env))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def clear_run_folder(session: str, env: Env = None) -> bool:
+    """Remove the session's run folder (never through a link); False when there was none."""
+    path = run_folder(session, env)
+    if not os.path.lexists(path):
+        return False
+    if path.is_symlink() or not path.is_dir():
+        os.unlink(path)
+    else:
+        shutil.rmtree(path)
+    return True
+
+
+def recorded(env: Env = None) -> set[str]:
+    """IDs that have a record (even a damaged one) or a run folder."""
+    found: set[str] = set()
+    for folder, suffix in ((dirs.state_dir(env) / "live", ".json"), (dirs.run_dir(env), "")):
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            continue
+        # Records are files; a session's run folder is a folder.
+        names = [one.name for one in entries if one.name.endswith(suffix) and one.is_dir() == (not suffix)]
+        found |= {name for name in (one[: len(one) - len(suffix)] for one in names) if dirs.SESSION_ID.match(name)}
+    return found
+
+
+def controllers(record: Optional[Record]) -> list[procs.Identity]:
+    """The processes that a record names."""
+    known = record.get("controllers") if record else None
+    parsed = [procs.Identity.from_dict(one) for one in known] if isinstance(known, list) else []
+    return [who for who in parsed if who is not None]
+
+
+def describe(session: str, record: Optional[Record], containers: list[Container]) -> dict[str, Any]:
+    """One row of ``asf-play ls``: session, agent, name, mode, isolation, state, and why it is broken."""
+    labels: Mapping[str, str] = next((one.labels for one in containers), {})
+    known = record or {}
+    agent, _, name = session.partition(".")
+    state = lifecycle.state(record, containers, procs.any_alive(controllers(record)))
+    reasons = lifecycle.problems(record, containers) if state == lifecycle.BROKEN else []
+    if state == lifecycle.BROKEN and known.get("state") in (lifecycle.OPENING, lifecycle.CLOSING):
+        reasons = [f"whoever was {known['state']} it died in step {known.get('step', '?')}"]
+    return {
+        "session": session,
+        "agent": agent,
+        "name": name,
+        "mode": known.get("mode") or labels.get("asf.mode", "unknown"),
+        "isolation": known.get("isolation") or labels.get("asf.isolation", "unknown"),
+        "state": state,
+        "reasons": reasons,
+    }
+
+
+def sessions(podman: Podman, env: Env = None, inventory: Optional[Inventory] = None) -> list[dict[str, Any]]:
+    """All sessions that still own something, records and labels together, sorted by ID."""
+    found = inventory or Inventory(podman)
+    owner = str(os.getuid())
+    rows = []
+    for session in sorted(recorded(env) | {one for one in found.sessions() if dirs.SESSION_ID.match(one)}):
+        containers = [one for one in found.of(session).containers if one.session == session and one.owner == owner]
+        rows.append(describe(session, read(session, env), containers))
+    return rows

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Take a session down: by record and by label, in an order that leaves no orphan, as often as one likes (invariant 6).
+
+Order: the workload ends first; then Caddy and the broker, gracefully, so that cut tunnels are logged; their logs become
+evidence; then containers, secrets, volumes, the run folder, and last the record. A kill at any point leaves the record or
+a labelled resource, and the next call goes on from there (case L1).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any, Optional, Sequence
+
+from ..core import decisions, lifecycle
+from ..core.errors import AsfError, EngineError
+from ..core.lifecycle import Container, Removal, Survey
+from ..core.redact import Redactor
+from . import inventory, procs, signals, state
+from .evidencefs import Evidence, seal
+from .podman import Call, Podman, Result
+from .procs import Identity
+from .state import Env, Record
+
+#: Seconds that the workload has to end by itself, and Caddy and the broker to finish their logs.
+AGENT_GRACE = 1.0
+SERVICE_GRACE = 2.0
+#: An interactive shell ignores TERM; HUP is what it gets when its terminal goes (as systemd's SendSIGHUP does).
+_AGENT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SERVICES = ("caddy", "broker")
+#: "rm -f" of a container whose conmon is dead fails once and works the second time (session.md F).
+_TRIES = 4
+
+
+@dataclass
+class Report:
+    """What a teardown did. ``left`` is read back from Podman and must be empty."""
+
+    session: str
+    changed: bool = False
+    actions: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    containers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    decisions: dict[str, dict[str, int]] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    evidence: Optional[str] = None
+    head: Optional[str] = None
+    seconds: float = 0.0
+
+    def cleanup(self) -> dict[str, Any]:
+        """The document ``cleanup.json``."""
+        return {
+            "version": 1,
+            "session": self.session,
+            "actions": self.actions,
+            "left": self.left,
+            "containers": self.containers,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def _busy(session: str, record: Optional[Record]) -> None:
+    """Refuse while somebody else who lives is opening the session."""
+    if record is None or record.get("state") != lifecycle.OPENING:
+        return
+    others = [who for who in state.controllers(record) if procs.alive(who)]
+    mine = set(procs.controllers())
+    if others and not mine.intersection(others):
+        raise EngineError(
+            f"session {session} is being opened by process {others[0].pid}",
+            key="session",
+            remedy="wait until it is open, or end that process, then close again",
+            code="busy",
+        )
+
+
+def _identity(container: Container) -> Optional[Identity]:
+    """First process of a container, if it is surely that container's and not one that inherited the number."""
+    if not container.alive or container.start is None:
+        return None
+    who = Identity(container.pid, container.start, procs.boot_id())
+    return who if procs.belongs(container.pid, container.id) else None
+
+
+def _end(containers: Sequence[Container], numbers: Sequence[int], seconds: float, report: Report) -> None:
+    """Signal, wait, and kill who did not listen. A container that was only initialized has nothing to finish."""
+    started = [one for one in containers if one.status not in ("initialized", "created", "configured")]
+    named = {who: one.name for one in started if (who := _identity(one)) is not None}
+    if not named:
+        return
+    begin = time.monotonic()
+    parents = [parent for who in named if (parent := procs.parent(who.pid)) is not None]
+    signals.send(list(named), numbers)
+    late = signals.wait(list(named), seconds)
+    signals.send(late, [signal.SIGKILL])
+    signals.wait(late, 1)
+    procs.until_replaced(parents, "conmon", 1.0)
+    spent = f"{time.monotonic() - begin:.1f} s"
+    for who, name in named.items():
+        how = f"did not end within {seconds:g} s and was killed" if who in late else f"ended within {spent}"
+        report.actions.append(f"stopped container {name}: it {how}")
+
+
+def _lines(result: Result) -> list[str]:
+    """Both streams of a container's log, as lines."""
+    return [line for stream in (result.stdout, result.stderr) for line in stream.splitlines()]
+
+
+def _collect(podman: Podman, found: Removal, evidence: Evidence, report: Report) -> None:
+    """Turn the logs of Caddy and the broker into evidence, and note how every container ended."""
+    services = [one for one in found.containers if one.role in _SERVICES]
+    calls: list[Call] = [["container", "inspect", "--format", inventory.STATES_FORMAT, *(one.id for one in found.containers)]]
+    calls += [["logs", one.id] for one in services]
+    results = podman.parallel(calls, check=False) if found.containers else [Result(0, "", "")]
+    states = inventory.container_states(results[0].stdout)
+    for one in found.containers:
+        if one.id in states:
+            report.containers[one.name] = {"role": one.role, "before": one.status, **states[one.id]}
+    parsed = {one.role: decisions.parse(_lines(result)) for one, result in zip(services, results[1:])}
+    # A repeated teardown finds no containers: what the first one has written stays.
+    if "caddy" in parsed:
+        caddy = parsed["caddy"]
+        evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
+        report.decisions = decisions.counts(caddy.decisions)
+    if parsed:
+        events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
+        evidence.write_lines("supervisor.jsonl", events)
+        report.restarts = decisions.restarts(events)
+    if "broker" in parsed:
+        evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
+
+
+def _remove_containers(podman: Podman, containers: Sequence[Container], report: Report) -> None:
+    """``rm -f`` until all are gone; the agent's life never outlasts this, even when Podman lost track of it."""
+    rest, last = list(containers), Result(0, "", "")
+    for attempt in range(_TRIES):
+        if not rest:
+            break
+        if attempt:
+            time.sleep(0.05 * attempt)
+        last = podman.run(["rm", "-f", "-v", "-t", "0", *(one.id for one in rest)], timeout=60, check=False)
+        if last.rc == 0:
+            rest = []
+            break
+        exist = podman.run(["ps", "-aq", "--no-trunc"], check=False).stdout.split()
+        rest = [one for one in rest if one.id in exist]
+    for one in containers:
+        if one in rest:
+            report.actions.append(f"container {one.name} not removed because Podman refused: {_said(last)}")
+        else:
+            report.actions.append(f"removed container {one.name}")
+
+
+def _said(result: Result) -> str:
+    lines = result.stderr.strip().splitlines()
+    return lines[-1][:300] if lines else f"exit code {result.rc}"
+
+
+def _remove_rest(podman: Podman, found: Removal, report: Report) -> None:
+    """Secrets and labelled volumes; anonymous volumes went with their containers."""
+    for noun, command, names in (("secret", ["secret", "rm"], found.secrets), ("volume", ["volume", "rm", "-f"], found.volumes)):
+        if not names:
+            continue
+        result = podman.run([*command, *names], check=False)
+        if result.rc == 0:
+            report.actions += [f"removed {noun} {name}" for name in names]
+        else:
+            report.actions.append(f"not every {noun} of {', '.join(names)} was removed: {_said(result)}")
+
+
+def _kill_orphans(containers: Sequence[Container], report: Report) -> None:
+    """A process that outlived its container's removal (Podman wedged, conmon dead) is killed by identity."""
+    living = [(who, one) for one in containers if (who := _orphan(one)) is not None]
+    signals.send([who for who, _ in living], [signal.SIGKILL])
+    rest = signals.wait([who for who, _ in living], 2)
+    for who, one in living:
+        if who in rest:
+            report.left.append(f"process {who.pid} of container {one.name}")
+        else:
+            report.actions.append(f"killed process {who.pid}, which outlived container {one.name}")
+
+
+def _orphan(container: Container) -> Optional[Identity]:
+    who = Identity(container.pid, container.start or 0, procs.boot_id())
+    return who if container.alive and procs.alive(who) else None
+
+
+def _would(found: Removal, survey: Survey) -> list[str]:
+    actions = [f"would remove container {one.name}" for one in found.containers]
+    actions += [f"would remove secret {name}" for name in found.secrets]
+    actions += [f"would remove volume {name}" for name in found.volumes]
+    if survey.run_folder:
+        actions.append("would remove the run folder")
+    return actions + list(found.kept)
+
+
+def _survey(podman: Podman, session: str, env: Env) -> Survey:
+    record = state.has_record(session, env)
+    folder = os.path.lexists(state.run_folder(session, env))
+    return inventory.Inventory(podman).of(session, run_folder=folder, record=record)
+
+
+def _closing(session: str, record: Optional[Record], evidence: Evidence, env: Env) -> Record:
+    """The record while the session goes; made anew when it was lost, so that a kill here is seen as well."""
+    agent, _, name = session.partition(".")
+    base: Record = record or {"version": 1, "session": session, "agent": agent, "name": name, "containers": {}}
+    state.write({**base, "evidence": str(evidence.folder)}, env)
+    return state.begin_step(session, "teardown", env, state=lifecycle.CLOSING)
+
+
+def teardown(
+    podman: Podman, session: str, *, env: Env = None, check: bool = False, redactor: Optional[Redactor] = None
+) -> Report:
+    """Remove everything that the session owns; state volumes and evidence are kept.
+
+    ``check`` only says what would be done. Raises EngineError when another living process opens the session, when
+    Podman cannot be asked, and, after all was tried and recorded, when something is left (``code: left``).
+    """
+    begin = time.monotonic()
+    report = Report(session)
+    with state.lock(session, env):
+        record = state.read(session, env)
+        _busy(session, record)
+        survey = _survey(podman, session, env)
+        found = lifecycle.removal(session, os.getuid(), survey)
+        nothing = found.empty() and not survey.run_folder and not survey.record
+        report.changed = not nothing
+        if check or nothing:
+            report.actions = _would(found, survey) or [f"session {session} owns nothing"]
+            return report
+        evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
+        _closing(session, record, evidence, env)
+        _take_down(podman, found, evidence, report)
+        if state.clear_run_folder(session, env):
+            report.actions.append("removed the run folder")
+        report.actions += found.kept
+        report.left += lifecycle.left(session, os.getuid(), _survey(podman, session, env))
+        report.seconds = time.monotonic() - begin
+        _finish(session, evidence, report, env)
+    return report
+
+
+def _take_down(podman: Podman, found: Removal, evidence: Evidence, report: Report) -> None:
+    agents = [one for one in found.containers if one.role not in _SERVICES]
+    services = [one for one in found.containers if one.role in _SERVICES]
+    _end(agents, _AGENT_SIGNALS, AGENT_GRACE, report)
+    _end(services, (signal.SIGTERM,), SERVICE_GRACE, report)
+    try:
+        _collect(podman, found, evidence, report)
+    except AsfError as error:
+        # A log that cannot be read must not keep a session alive.
+        report.actions.append(f"logs not collected: {error.message}")
+    _remove_containers(podman, found.containers, report)
+    _kill_orphans(found.containers, report)
+    _remove_rest(podman, found, report)
+
+
+def _finish(session: str, evidence: Evidence, report: Report, env: Env) -> None:
+    """Write the cleanup report, seal the evidence, and forget the session when nothing is left of it."""
+    evidence.write("cleanup.json", report.cleanup())
+    report.evidence, report.head = str(evidence.folder), seal(evidence, env)
+    if not report.left:
+        state.forget(session, env)
+        return
+    raise LeftError(report)
+
+
+class LeftError(EngineError):
+    """Something could not be removed. ``report`` says what was done and what is left."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(
+            f"session {report.session} could not be taken down completely",
+            found=", ".join(report.left)[:400],
+            remedy="close it again; if that fails, see the actions in cleanup.json",
+            code="left",
+        )
+        self.report = report
