@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Log lines of Caddy and of the broker, turned into records of the evidence. Pure.
 
-Three kinds of lines count: Caddy's egress decisions (``msg: decision``), the supervisor's events (``asf: supervisor``) and
-the broker's usage (``asf: usage``). Host names and details come from the workload: they are kept as data, bounded, and
-escaped only where they are shown (invariant 10).
+Three kinds of lines count: Caddy's egress decisions (``msg: decision``), the supervisor's events
+(``asf: supervisor``) and the broker's usage (``asf: usage``). Host names and details come from the workload: they are
+kept as data, bounded, and escaped only where they are shown (invariant 10).
 """
 
 from __future__ import annotations

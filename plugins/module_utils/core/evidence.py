@@ -76,7 +76,7 @@ def bounded(obj: Any, max_text: int = MAX_TEXT, max_items: int = MAX_RECORDS) ->
 
 
 def bounded_document(obj: Any, max_text: int = MAX_TEXT) -> bytes:
-    """A document within ``MAX_BYTES``. What was cut is counted in ``dropped``; too large as a whole, only that is said."""
+    """A document within ``MAX_BYTES``. What was cut is counted in ``dropped``; of a huge one only the size is kept."""
     kept, dropped = bounded(obj, max_text)
     if dropped:
         kept = {**kept, "dropped": dropped} if isinstance(kept, dict) else {"value": kept, "dropped": dropped}
@@ -87,7 +87,7 @@ def bounded_document(obj: Any, max_text: int = MAX_TEXT) -> bytes:
 
 
 def bounded_lines(records: Sequence[Any], dropped: int = 0) -> bytes:
-    """Records as lines within ``MAX_RECORDS`` and ``MAX_BYTES``: the first and the last ones, ``{"dropped": n}`` between.
+    """Records as lines within ``MAX_RECORDS`` and ``MAX_BYTES``: first and last ones, ``{"dropped": n}`` between.
 
     ``dropped`` counts records that the caller has left out already.
     """

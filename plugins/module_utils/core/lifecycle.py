@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What state a session is in, what it owns, and what teardown may remove (invariant 6). Pure decisions on observed facts.
+"""What state a session is in, what it owns, and what teardown may remove (invariant 6). Pure.
 
 A session is known by its record (state folder) and by the labels of its resources (Podman); either may be missing
 (case L2). Ownership is the label ``asf.session`` *and* ``asf.owner`` for containers and volumes; a secret belongs to a

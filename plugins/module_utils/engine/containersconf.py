@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The ``CONTAINERS_CONF`` of every Podman call: facts about the host from the system's and the user's files, ASF's keys on top.
+"""The ``CONTAINERS_CONF`` of every Podman call: the host's facts from the usual files, ASF's own keys on top.
 
-Podman reads the file named by ``CONTAINERS_CONF`` instead of all others (4.3 to 6.1; CONTAINERS_CONF_OVERRIDE is ignored
-by 4.3). What says how this host runs containers (cgroup manager, runtime, storage of state) is carried over by an allow
-list; what would put something into a container (mounts, environment, devices, hosts, hooks, ulimits, network options) is
-not. Values are copied as text, so no TOML writer is needed, and no reader either: targets run Python 3.9.
+Podman reads the file named by ``CONTAINERS_CONF`` instead of all others (4.3 to 6.1; CONTAINERS_CONF_OVERRIDE is
+ignored by 4.3). What says how this host runs containers (cgroup manager, runtime, storage of state) is carried over by
+an allow list; what would put something into a container (mounts, environment, devices, hosts, hooks, ulimits, network
+options) is not. Values are copied as text, so no TOML writer is needed, and no reader either: targets run Python 3.9.
 Source: containers.conf(5).
 """
 
@@ -24,7 +24,9 @@ CARRIED: dict[str, Optional[frozenset[str]]] = {
         " runtime_supports_json runtime_supports_kvm runtime_supports_nocgroup static_dir tmp_dir volume_path".split()
     ),
     "engine.runtimes": None,
-    "network": frozenset("cni_plugin_dirs firewall_driver netavark_plugin_dirs network_backend network_config_dir".split()),
+    "network": frozenset(
+        "cni_plugin_dirs firewall_driver netavark_plugin_dirs network_backend network_config_dir".split()
+    ),
     "containers": frozenset("apparmor_profile cgroups label".split()),
 }
 #: ASF's own keys (architecture: no inherited hosts, no host alias, no default mounts, environment, ulimits, hooks).
@@ -47,7 +49,12 @@ OWN: dict[str, dict[str, str]] = {
 
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]\s*(?:#.*)?\Z")
 _PAIR = re.compile(r"""\s*(?:([A-Za-z0-9_-]+)|"([^"\\]+)")\s*=\s*(.*)\Z""", re.DOTALL)
-_TOKEN = re.compile(r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}]|[^"\'#\[\]{}]+', re.DOTALL)
+_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"'  # basic strings
+    r"|'''.*?'''|'[^'\n]*'"  # literal strings
+    r"""|#[^\n]*|[\[\]{}]|[^"'#\[\]{}]+""",
+    re.DOTALL,
+)
 
 
 def _complete(value: str) -> bool:

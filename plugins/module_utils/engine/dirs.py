@@ -25,7 +25,9 @@ def _xdg(variable: str, fallback: str, env: Optional[Mapping[str, str]]) -> Path
         return Path(value) / "asf"
     home = env.get("HOME", "") or os.path.expanduser("~")
     if not os.path.isabs(home):
-        raise HostError(f"neither {variable} nor HOME is an absolute path", found=home, remedy="set HOME", code="no-home")
+        raise HostError(
+            f"neither {variable} nor HOME is an absolute path", found=home, remedy="set HOME", code="no-home"
+        )
     return Path(home) / fallback / "asf"
 
 
@@ -78,6 +80,10 @@ def session_id(text: str) -> str:
     """The text when it is a session's ID (``AGENT.NAME``), safe as a file name. Raises HostError otherwise."""
     if not SESSION_ID.match(text):
         raise HostError(
-            "not a session", key="session", found=text[:80], remedy="use AGENT.NAME, as in claude.main", code="bad-session"
+            "not a session",
+            key="session",
+            found=text[:80],
+            remedy="use AGENT.NAME, as in claude.main",
+            code="bad-session",
         )
     return text

@@ -38,7 +38,10 @@ def atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
             raise
     except OSError as error:
         raise EngineError(
-            f"cannot write: {error.strerror}", file=str(path), remedy="free some space or repair the folder", code="write"
+            f"cannot write: {error.strerror}",
+            file=str(path),
+            remedy="free some space or repair the folder",
+            code="write",
         ) from error
 
 
@@ -63,7 +66,11 @@ class Evidence:
 
     @classmethod
     def of(
-        cls, session: str, folder: Optional[str], redactor: Optional[Redactor] = None, env: Optional[Mapping[str, str]] = None
+        cls,
+        session: str,
+        folder: Optional[str],
+        redactor: Optional[Redactor] = None,
+        env: Optional[Mapping[str, str]] = None,
     ) -> Evidence:
         """The run that a record names; a new one when the record does not say, or names a place that is not ours."""
         home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)

@@ -98,9 +98,11 @@ class Inventory:
     def sessions(self) -> set[str]:
         """IDs of all sessions that own something."""
         named = {parts[0] for parts in map(secret_session, self.secrets) if parts is not None}
-        return {found.session for found in self.containers if found.session} | named | {
-            volume.session for volume in self.volumes if volume.session and volume.kind != "state"
-        }
+        return (
+            {found.session for found in self.containers if found.session}
+            | named
+            | {volume.session for volume in self.volumes if volume.session and volume.kind != "state"}
+        )
 
     def of(self, session: str, run_folder: bool = False, record: bool = False) -> Survey:
         """What may belong to one session: its labels, and containers that only carry its names."""
@@ -112,9 +114,7 @@ class Inventory:
                 if found.session == session or (found.name in names and not found.session)
             ),
             volumes=tuple(volume for volume in self.volumes if volume.session == session),
-            secrets=tuple(
-                name for name in self.secrets if (secret_session(name) or ("", ""))[0] == session
-            ),
+            secrets=tuple(name for name in self.secrets if (secret_session(name) or ("", ""))[0] == session),
             run_folder=run_folder,
             record=record,
         )

@@ -7,6 +7,7 @@ cases P14, S7), and a ``CONTAINERS_CONF`` of ASF's own. Secrets reach Podman on 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -247,10 +248,8 @@ class Podman:
     @staticmethod
     def _kill(process: subprocess.Popen[bytes]) -> None:
         """End the call with all it started. Pipes that a stranger keeps open are not waited for."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()

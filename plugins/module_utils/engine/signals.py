@@ -19,7 +19,7 @@ from .procs import Identity
 
 
 def _owner(pid: int) -> int:
-    """Real uid of a process, as the caller's user namespace shows it (the folder in /proc is root's when undumpable)."""
+    """Real uid of a process in the caller's view (its folder in /proc is root's when it is not dumpable)."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as handle:
         return next(int(line.split()[1]) for line in handle if line.startswith("Uid:"))
 
@@ -34,7 +34,7 @@ def _send(targets: Sequence[Identity], numbers: Sequence[int]) -> None:
             # The descriptor holds on to this very process: checked once, it cannot become another one.
             if procs.alive(target):
                 for number in numbers:
-                    signal.pidfd_send_signal(handle, number)  # type: ignore[attr-defined]
+                    signal.pidfd_send_signal(handle, number)
         except OSError:
             pass  # gone in between, or not ours to signal: the caller looks who lives afterwards
         finally:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Take a session down: by record and by label, in an order that leaves no orphan, as often as one likes (invariant 6).
 
-Order: the workload ends first; then Caddy and the broker, gracefully, so that cut tunnels are logged; their logs become
-evidence; then containers, secrets, volumes, the run folder, and last the record. A kill at any point leaves the record or
-a labelled resource, and the next call goes on from there (case L1).
+Order: the workload ends first; then Caddy and the broker, gracefully, so that cut tunnels are logged; their logs
+become evidence; then containers, secrets, volumes, the run folder, and last the record. A kill at any point leaves the
+record or a labelled resource, and the next call goes on from there (case L1).
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ def _lines(result: Result) -> list[str]:
 def _collect(podman: Podman, found: Removal, evidence: Evidence, report: Report) -> None:
     """Turn the logs of Caddy and the broker into evidence, and note how every container ended."""
     services = [one for one in found.containers if one.role in _SERVICES]
-    calls: list[Call] = [["container", "inspect", "--format", inventory.STATES_FORMAT, *(one.id for one in found.containers)]]
+    ids = [one.id for one in found.containers]
+    calls: list[Call] = [["container", "inspect", "--format", inventory.STATES_FORMAT, *ids]]
     calls += [["logs", one.id] for one in services]
-    results = podman.parallel(calls, check=False) if found.containers else [Result(0, "", "")]
+    results = podman.parallel(calls, check=False) if ids else [Result(0, "", "")]
     states = inventory.container_states(results[0].stdout)
     for one in found.containers:
         if one.id in states:
@@ -160,10 +161,10 @@ def _said(result: Result) -> str:
 
 def _remove_rest(podman: Podman, found: Removal, report: Report) -> None:
     """Secrets and labelled volumes; anonymous volumes went with their containers."""
-    for noun, command, names in (("secret", ["secret", "rm"], found.secrets), ("volume", ["volume", "rm", "-f"], found.volumes)):
+    for noun, names in (("secret", found.secrets), ("volume", found.volumes)):
         if not names:
             continue
-        result = podman.run([*command, *names], check=False)
+        result = podman.run([noun, "rm", *names], check=False)
         if result.rc == 0:
             report.actions += [f"removed {noun} {name}" for name in names]
         else:
