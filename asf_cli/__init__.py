@@ -16,7 +16,8 @@ def _alias_shared_code() -> None:
         return
     folder = Path(__file__).resolve().parent.parent / "plugins" / "module_utils"
     spec = importlib.util.spec_from_file_location(
-        "asf_lib", folder / "__init__.py", submodule_search_locations=[str(folder)])
+        "asf_lib", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
     if spec is None or spec.loader is None or not folder.is_dir():
         raise ImportError(f"asf_lib is neither installed nor at {folder}: install the distribution asf-play again")
     module = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ def _main(argv):
     if not argv:
         say("usage: tools/operator CMD [ARG...]")
         return 64
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  nothing has checked it before
         say(f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}: install a newer python3")
         return 78
     if os.geteuid() == 0:
@@ -29,7 +29,7 @@ def _main(argv):
         return 78
     except KeyboardInterrupt:
         return 130
-    return 127    # become() returns only when the command could not be executed
+    return 127  # become() returns only when the command could not be executed
 
 
 sys.exit(_main(sys.argv[1:]))

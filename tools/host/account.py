@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""The unprivileged account that everything runs as: ids, folders, Podman's configuration, stale run state. Root only."""
+"""The unprivileged account that everything runs as: ids, folders, Podman's configuration, run state. Root only."""
 
 import os
 import pwd
@@ -101,11 +101,11 @@ def ensure_run_dir(account):
     """Make the run directory; drop what is stale in it.
 
     When no process of the account lives (first use, a reboot with /run on disk, everything killed by a CI) Podman's run
-    state is a lie and wedges it ("invalid internal status"): without the directory and the lock segment Podman takes it as
-    a reboot. Never while a process lives.
+    state is a lie and wedges it ("invalid internal status"). Without the directory and the lock segment Podman takes it
+    as a reboot. Never while a process lives.
     """
     uid, directory = account.pw_uid, run_dir(account.pw_uid)
-    if not _pause_lives(uid, directory) and os.path.isdir(directory) and os.listdir(directory):
+    if pause(uid, directory) is None and os.path.isdir(directory) and os.listdir(directory):
         own, orphans = _alive(account)
         if not own:
             _end(orphans)
@@ -119,11 +119,6 @@ def ensure_run_dir(account):
         os.chown(directory, uid, account.pw_gid)
 
 
-def _pause_lives(uid, directory):
-    pid = pause(uid, directory)
-    return pid is not None
-
-
 def pause(uid, directory):
     """Pid of Podman's pause process when it lives, belongs to `uid` and looks like one; else None."""
     try:
@@ -132,8 +127,9 @@ def pause(uid, directory):
         owner = os.stat(f"/proc/{pid}").st_uid
     except (OSError, ValueError):
         return None
-    looks = words[:2] == [words[0], b"-P"] or os.path.basename(words[0]) == b"podman"
-    return pid if owner == uid and looks and os.path.basename(words[0]) in (b"catatonit", b"podman") else None
+    program = os.path.basename(words[0])
+    looks = program == b"podman" or (program == b"catatonit" and words[1:2] == [b"-P"])
+    return pid if owner == uid and looks else None
 
 
 def end_pause(account):
@@ -150,13 +146,16 @@ def _alive(account):
     own, orphans = [], []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
-                          if line.startswith(("State:", "Uid:")))
+            fields = dict(
+                line.split(":", 1)
+                for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+                if line.startswith(("State:", "Uid:"))
+            )
             uid = int(fields["Uid"].split()[0])
         except (OSError, KeyError, ValueError):
-            continue    # it ended meanwhile
+            continue  # it ended meanwhile
         if fields["State"].split()[0] in "ZX":
-            continue    # nobody reaps orphans on a machine whose PID 1 is not an init
+            continue  # nobody reaps orphans on a machine whose PID 1 is not an init
         if uid == account.pw_uid:
             own.append(int(pid))
         elif start <= uid < start + count:
@@ -165,12 +164,12 @@ def _alive(account):
 
 
 def _end(pids):
-    """Kill containers' processes that outlived their engine: nobody supervises them and nobody could stop them later."""
+    """Kill containers' processes that outlived their engine: nobody supervises them, nobody could stop them later."""
     ours = os.stat("/proc/self/ns/user").st_ino
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)
-            if os.stat(f"/proc/{pid}/ns/user").st_ino != ours:    # a subordinate id outside a user namespace is not ours
+            if os.stat(f"/proc/{pid}/ns/user").st_ino != ours:  # a subordinate id outside a user namespace is not ours
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 say(f"ended process {pid}, which a container had left behind")
             os.close(handle)

@@ -38,7 +38,7 @@ def become(argv):
     namespace.ensure(account)
     outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     inside = os.open(namespace.handle(), os.O_RDONLY | os.O_CLOEXEC)
-    mounts.ensure(clone, account, outside, inside)    # from here on inside
+    mounts.ensure(clone, account, outside, inside)  # from here on inside
     place = mounts.place(clone)
     environment = environ.for_account(account, accounts.run_dir(account.pw_uid), os.environ)
     cache = Cache(account.pw_dir + "/.cache/asf", clone.key, place + "/requirements")
@@ -52,7 +52,7 @@ def become(argv):
     for name in environ.unreadable_authorities(environment):
         say(f"{name}={environment.pop(name)} cannot be read by {account.pw_name} and is not passed on")
     environment["PWD"] = os.getcwd()
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))    # none of root's descriptors, and the lock: see lock.take
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # none of root's descriptors, and the lock: see lock.take
     execute(argv, environ.with_tools(environment, place, cache))
 
 
@@ -61,7 +61,7 @@ class _Stamp:
 
     def __init__(self, clone):
         key = hashlib.sha256(f"{clone.digest()} {clone.path}".encode()).hexdigest()[:24]
-        self._path = f"{namespace.folder()}/stamps/{clone.key}"
+        self._path = namespace.stamp(clone.key)
         self._key = key
 
     def _text(self):
@@ -112,7 +112,7 @@ def _as_account(account, environment, work):
             code = 0
         except SetupError as error:
             say(str(error))
-        except Exception:    # the child must not return into its parent's code
+        except Exception:  # the child must not return into its parent's code
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -126,6 +126,7 @@ def _enter(directory, clone, place, home):
     wanted = [directory] if below is None else [os.path.join(place, below)]
     for candidate in [*wanted, home, "/"]:
         try:
-            return os.chdir(candidate)
+            os.chdir(candidate)
+            return
         except OSError:
             continue

@@ -46,14 +46,14 @@ def _read(path):
 
 
 def _make_build(clone):
-    if os.access(clone.path, os.W_OK):    # in the account's view of a clone of root's it is mounted there already
+    if os.access(clone.path, os.W_OK):  # in the account's view of a clone of root's it is mounted there already
         os.makedirs(clone.path / "build", exist_ok=True)
 
 
 def _check(clone):
     """Run the checks of `asf-play doctor`; raises SetupError listing what an administrator must do."""
     sys.path.insert(0, str(clone.path))
-    import asf_cli    # noqa: F401  gives the shared code its name
+    import asf_cli  # noqa: F401  gives the shared code its name
     from asf_lib.core import doctor
     from asf_lib.engine import hostfacts
 
@@ -63,5 +63,7 @@ def _check(clone):
             say(doctor.line(verdict))
     failed = [verdict for verdict in verdicts if verdict.state == "fail"]
     if failed:
-        raise SetupError("this machine is not ready; an administrator must do this:\n"
-                         + "\n".join(doctor.line(verdict) for verdict in failed))
+        raise SetupError(
+            "this machine is not ready; an administrator must do this:\n"
+            + "\n".join(doctor.line(verdict) for verdict in failed)
+        )

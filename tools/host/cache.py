@@ -31,8 +31,9 @@ class Cache:
 
     def complete(self, link):
         """True when everything is there and the clone is found as a collection at `link`."""
-        return ((self.venv / ".complete").exists() and self.collections.is_dir()
-                and _read_link(self._link()) == str(link))
+        return (
+            (self.venv / ".complete").exists() and self.collections.is_dir() and _read_link(self._link()) == str(link)
+        )
 
     def _link(self):
         return self.own / "ansible_collections" / "asf" / "sandbox"
@@ -59,9 +60,22 @@ class Cache:
 
     def _pip(self, command, *arguments):
         proxy = os.environ.get("ASF_BUILD_PROXY")
-        _run([str(self.venv / "bin/python"), "-m", "pip", command, "--quiet", "--disable-pip-version-check", "--no-input",
-              "--require-hashes", "--no-deps", *(["--proxy", proxy] if proxy else []), *arguments],
-             "the Python package index must be reachable; PIP_CERT names a CA bundle, ASF_BUILD_PROXY a proxy")
+        _run(
+            [
+                str(self.venv / "bin/python"),
+                "-m",
+                "pip",
+                command,
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-input",
+                "--require-hashes",
+                "--no-deps",
+                *(["--proxy", proxy] if proxy else []),
+                *arguments,
+            ],
+            "the Python package index must be reachable; PIP_CERT names a CA bundle, ASF_BUILD_PROXY a proxy",
+        )
 
     def _fetch_collection(self):
         """containers.podman alone, out of the community package: Galaxy is not needed, and 1 MB of its 500 is."""
@@ -90,8 +104,15 @@ def _read_link(path):
 
 
 def _run(argv, remedy):
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", check=False)
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-12:])
         raise SetupError(f"`{' '.join(argv)}` failed ({done.returncode}): {remedy}\n{tail}")

@@ -5,8 +5,13 @@ import hashlib
 import os
 from pathlib import Path
 
-_INPUTS = ("tools/operator", "tools/host", "requirements", "plugins/module_utils/core/doctor.py",
-           "plugins/module_utils/engine/hostfacts.py")
+_INPUTS = (
+    "tools/operator",
+    "tools/host",
+    "requirements",
+    "plugins/module_utils/core/doctor.py",
+    "plugins/module_utils/engine/hostfacts.py",
+)
 
 
 class Clone:

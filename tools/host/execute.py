@@ -9,7 +9,7 @@ from say import say
 
 def execute(argv, environment):
     """Execute `argv` with `environment`; returns when it cannot be executed, after saying why."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):    # Python ignores them, and ignored signals survive exec
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and ignored signals survive exec
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, environment)

@@ -47,8 +47,10 @@ def setns(descriptor, kind):
 
 def mount(source, target, kind=None, flags=0, data=None):
     """mount(2)."""
-    _check(_libc.mount(_bytes(source), _bytes(target), _bytes(kind), ctypes.c_ulong(flags), _bytes(data)),
-           f"mount {source} on {target}")
+    _check(
+        _libc.mount(_bytes(source), _bytes(target), _bytes(kind), ctypes.c_ulong(flags), _bytes(data)),
+        f"mount {source} on {target}",
+    )
 
 
 def detach(target):
@@ -71,8 +73,17 @@ def move_mount(tree, target):
 def mount_setattr(tree, attributes, userns=0):
     """Set MOUNT_ATTR_* on the detached mount `tree`; `userns` is the descriptor that MOUNT_ATTR_IDMAP needs."""
     argument = _MountAttr(set=attributes, userns=userns)
-    _check(_libc.syscall(_MOUNT_SETATTR, tree, b"", ctypes.c_uint(_AT_EMPTY_PATH), ctypes.byref(argument),
-                         ctypes.c_size_t(ctypes.sizeof(argument))), "mount_setattr")
+    _check(
+        _libc.syscall(
+            _MOUNT_SETATTR,
+            tree,
+            b"",
+            ctypes.c_uint(_AT_EMPTY_PATH),
+            ctypes.byref(argument),
+            ctypes.c_size_t(ctypes.sizeof(argument)),
+        ),
+        "mount_setattr",
+    )
 
 
 def drop_capabilities():
@@ -83,7 +94,7 @@ def drop_capabilities():
 
 def _magic(path):
     """Type number of the file system at `path`, 0 when there is nothing."""
-    buffer = (ctypes.c_long * 32)()    # struct statfs begins with the type, a long on the architectures of Debian
+    buffer = (ctypes.c_long * 32)()  # struct statfs begins with the type, a long on the architectures of Debian
     return buffer[0] if _libc.statfs(_bytes(path), buffer) == 0 else 0
 
 

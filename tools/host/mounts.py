@@ -2,8 +2,8 @@
 """Clones inside the account's mount namespace. Root only.
 
 The account must be able to use a clone wherever it lies (below a root-only folder, made under umask 077) and must not be
-able to change code that root later runs from it. So the clone is mounted read-only at a fixed place inside the namespace,
-id-mapped: the owner of the files appears as the account. `build/` alone is mounted writable over it, so that what a
+able to change code that root later runs from it. So the clone is mounted read-only at a fixed place inside the
+namespace, id-mapped: the owner of the files appears as the account. `build/` alone is mounted writable over it, so that what a
 command leaves there lies in the clone and belongs to the clone's owner.
 """
 
@@ -23,27 +23,31 @@ def place(clone):
     return f"{namespace.folder()}/clones/{clone.key}"
 
 
-def is_mounted(clone):
-    """True when this very folder is mounted at its place. Call it inside the namespace."""
+def _is_mounted(clone, build):
+    """True when this very clone is mounted at its place, and its `build` too. Call it inside the namespace."""
     try:
-        inside = os.stat(place(clone))
+        inside = [os.stat(place(clone)), os.stat(place(clone) + "/build")]
     except FileNotFoundError:
         return False
-    return (inside.st_dev, inside.st_ino) == clone.identity and os.path.isdir(place(clone) + "/build")
+    same = [(status.st_dev, status.st_ino) for status in inside] == [clone.identity, (build.st_dev, build.st_ino)]
+    return same and not os.statvfs(place(clone) + "/build").f_flag & os.ST_RDONLY
 
 
 def ensure(clone, account, outside, inside):
-    """Mount `clone` when needed; ends inside the namespace. `outside`, `inside`: descriptors of the mount namespaces."""
+    """Mount `clone` when needed; ends inside the namespace. `outside`, `inside`: descriptors of mount namespaces."""
+    build = _make_build(clone)
     kernel.setns(inside, kernel.CLONE_NEWNS)
-    if is_mounted(clone):
+    if _is_mounted(clone, build):
         return
     kernel.setns(outside, kernel.CLONE_NEWNS)
-    _make_build(clone)
-    trees = [_tree(clone, str(clone.path), account, kernel.MOUNT_ATTR_RDONLY),
-             _tree(clone, str(clone.path / "build"), account, 0)]
+    trees = [
+        _tree(clone, str(clone.path), account, kernel.MOUNT_ATTR_RDONLY),
+        _tree(clone, str(clone.path / "build"), account, 0),
+    ]
     os.makedirs(place(clone), mode=0o755, exist_ok=True)
     Path(place(clone) + ".json").write_text(
-        json.dumps({"path": str(clone.path), "identity": clone.identity}), encoding="utf-8")
+        json.dumps({"path": str(clone.path), "identity": clone.identity}), encoding="utf-8"
+    )
     gone = _gone(clone)
     kernel.setns(inside, kernel.CLONE_NEWNS)
     for path in [*gone, place(clone)]:
@@ -55,6 +59,7 @@ def ensure(clone, account, outside, inside):
     for path in gone:
         os.rmdir(path)
         os.unlink(path + ".json")
+        Path(namespace.stamp(os.path.basename(path))).unlink(missing_ok=True)
 
 
 def _make_build(clone):
@@ -64,6 +69,7 @@ def _make_build(clone):
     if not build.exists():
         build.mkdir(mode=0o755)
         os.chown(build, clone.uid, clone.gid)
+    return build.stat()
 
 
 def _tree(clone, path, account, attributes):
@@ -75,8 +81,10 @@ def _tree(clone, path, account, attributes):
     try:
         kernel.mount_setattr(tree, kernel.MOUNT_ATTR_IDMAP, userns)
     except OSError as error:
-        say(f"{path} is mounted for {account.pw_name} without mapping its owner ({error}): the account sees only what "
-            "everybody may read there" + ("" if attributes else f", and {path} is given to it"))
+        say(
+            f"{path} is mounted for {account.pw_name} without mapping its owner ({error}): the account sees only what "
+            "everybody may read there" + ("" if attributes else f", and {path} is given to it")
+        )
         if not attributes:
             os.chown(path, account.pw_uid, account.pw_gid)
     finally:
@@ -126,5 +134,5 @@ def _gone(clone):
 
 
 def _unmount(path):
-    while namespace.mounted(path):    # more than one may lie on top of each other
+    while namespace.mounted(path):  # more than one may lie on top of each other
         kernel.detach(path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """The account's kept mount namespace. Root only.
 
-It is kept by a bind mount of /proc/PID/ns/mnt and not by a process, so it outlives whatever is killed. In it, and only in
-it: a plain cgroup v2 hierarchy (crun refuses hybrid ones), device nodes that the account may open, and the clones. The
+It is kept by a bind mount of /proc/PID/ns/mnt and not by a process, so it outlives whatever is killed. In it, and only
+in it: a plain cgroup v2 hierarchy (crun refuses hybrid ones), device nodes that the account may open, and the clones. The
 machine's own cgroups, device nodes and mounts stay as they are.
 """
 
@@ -28,11 +28,16 @@ def handle():
     return folder() + "/mnt"
 
 
+def stamp(key):
+    """File that remembers that set-up was done for the clone `key`."""
+    return f"{folder()}/stamps/{key}"
+
+
 def prepare_base():
     """Make the folders; the base is a private mount of its own, or the kernel refuses to bind a namespace below it."""
     for directory in (BASE, folder(), folder() + "/clones", folder() + "/stamps"):
         os.makedirs(directory, exist_ok=True)
-        os.chmod(directory, 0o711)
+        os.chmod(directory, 0o711)  # noqa: S103  the account passes through, and cannot list
     if not mounted(BASE):
         kernel.mount(BASE, BASE, flags=kernel.MS_BIND)
         kernel.mount(None, BASE, flags=kernel.MS_PRIVATE)
@@ -50,7 +55,7 @@ def ensure(account):
         return
     say(f"preparing the mount namespace of {account.pw_name}")
     prepare_base()
-    accounts.end_pause(account)    # it would hold the old mount namespace
+    accounts.end_pause(account)  # it would hold the old mount namespace
     Path(handle()).touch()
     ready, go_on = os.pipe(), os.pipe()
     child = os.fork()
@@ -60,7 +65,7 @@ def ensure(account):
     os.close(go_on[0])
     problem = os.read(ready[0], 4096).decode()
     try:
-        if problem != "ok":    # never keep half of one
+        if problem != "ok":  # never keep half of one
             raise SetupError("could not prepare the mount namespace: " + (problem or "its first process died"))
         kernel.mount(f"/proc/{child}/ns/mnt", handle(), flags=kernel.MS_BIND)
     finally:
@@ -90,7 +95,7 @@ def _build(account):
     if not kernel.is_cgroup2("/sys/fs/cgroup"):
         _plain_cgroup2()
     _devices(account)
-    kernel.mount(None, "/", flags=kernel.MS_REC | kernel.MS_SHARED)    # Podman wants a shared root
+    kernel.mount(None, "/", flags=kernel.MS_REC | kernel.MS_SHARED)  # Podman wants a shared root
 
 
 def _plain_cgroup2():
@@ -105,7 +110,7 @@ def _plain_cgroup2():
 def _devices(account):
     own = folder() + "/dev"
     os.makedirs(own, exist_ok=True)
-    kernel.mount("tmpfs", own, "tmpfs", data="mode=0711,size=64k")    # /run may be mounted without devices
+    kernel.mount("tmpfs", own, "tmpfs", data="mode=0711,size=64k")  # /run may be mounted without devices
     for name, (major, minor) in _DEVICES.items():
         target = "/dev/" + name
         if not os.path.exists(target) or os.stat(target).st_mode & 0o006 == 0o006:

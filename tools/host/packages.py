@@ -10,12 +10,20 @@ from say import SetupError, say
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: what must exist -> the package that brings it
 _PROGRAMS = {
-    "podman": "podman", "crun": "crun", "conmon": "conmon", "newuidmap": "uidmap", "catatonit": "catatonit",
-    "slirp4netns": "slirp4netns", "nft": "nftables", "ip": "iproute2", "mmdebstrap": "mmdebstrap", "git": "git",
+    "podman": "podman",
+    "crun": "crun",
+    "conmon": "conmon",
+    "newuidmap": "uidmap",
+    "catatonit": "catatonit",
+    "slirp4netns": "slirp4netns",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "mmdebstrap": "mmdebstrap",
+    "git": "git",
     "useradd": "passwd",
 }
 _FILES = {
-    "/usr/lib/podman/netavark": "netavark",    # Podman looks for its network program even where no network is made
+    "/usr/lib/podman/netavark": "netavark",  # Podman looks for its network program even where no network is made
     "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
@@ -32,7 +40,7 @@ def missing():
 
 def _venv_works():
     try:
-        import ensurepip    # noqa: F401  Debian leaves it out of python3 and puts it into python3-venv
+        import ensurepip  # noqa: F401  Debian leaves it out of python3 and puts it into python3-venv
     except ImportError:
         return False
     return True
@@ -45,8 +53,16 @@ def install(names):
     say("installing " + " ".join(names))
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": _PATH}
     for step in (["apt-get", "update", "-q"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]):
-        done = subprocess.run(step, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            step,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
         if done.returncode:
             tail = "\n".join(done.stdout.splitlines()[-8:])
             raise SetupError(f"`{' '.join(step)}` failed ({done.returncode}):\n{tail}")

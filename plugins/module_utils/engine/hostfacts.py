@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Facts about this host and this user, for ``core/doctor.py`` and for the plan. Only reads, and asks programs.
+
+Nothing here raises for a host that lacks something: what is not there is a fact.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pwd
+import re
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Optional
+
+from ..core.doctor import Facts, Version, loopback, uplink_helper
+
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+_SECCOMP = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
+#: program -> argument that makes it tell its version; None where existence is all that matters
+_PROGRAMS: Mapping[str, Optional[str]] = {
+    "podman": "--version",
+    "crun": "--version",
+    "conmon": "--version",
+    "slirp4netns": "--version",
+    "pasta": "--version",
+    "nft": "-V",
+    "ip": "-V",
+    "git": "--version",
+    "mmdebstrap": "--version",
+    "newuidmap": None,
+}
+_CLONE_NEWUSER = 0x10000000
+
+
+def collect(resolver: Optional[str] = None) -> Facts:
+    """All facts; about 0.3 s. `resolver` is the setting of ``config.yml``."""
+    with ThreadPoolExecutor(8) as pool:
+        told = dict(zip(_PROGRAMS, pool.map(lambda item: _ask(*item), _PROGRAMS.items())))
+        info, problem = _podman_info() if told["podman"] is not None else ({}, "")
+    store, host = info.get("store") or {}, info.get("host") or {}
+    directory = os.environ.get("XDG_RUNTIME_DIR")
+    root = store.get("graphRoot") or str(Path.home())
+    run_dir = _stat(directory)
+    return Facts(
+        uid=os.getuid(),
+        user=_user(),
+        kernel=_numbers(os.uname().release),
+        user_namespaces=_userns_works(),
+        cgroup=cgroup(),
+        controllers=controllers(),
+        subuids=_subordinate("subuid"),
+        subgids=_subordinate("subgid"),
+        run_dir=directory,
+        run_dir_owner=run_dir and run_dir.st_uid,
+        run_dir_mode=run_dir and stat.S_IMODE(run_dir.st_mode),
+        programs={name: _version(name, text) for name, text in told.items()},
+        runtime=(host.get("ociRuntime") or {}).get("name", ""),
+        nft_json=bool(re.search(r"json:\s+yes", told["nft"] or "")),
+        storage_driver=store.get("graphDriverName", ""),
+        storage_native=(store.get("graphStatus") or {}).get("Native Overlay Diff") == "true",
+        storage_root=root,
+        disk_free=_free(root),
+        podman_error=problem,
+        stale_pause=_stale_pause(directory),
+        tun=_tun(),
+        seccomp=_first_file(_SECCOMP),
+        resolvers=tuple(resolvers()),
+        resolver=resolver,
+        ipv6=any(":" in a for a in addresses()),
+        addresses=tuple(addresses()),
+        routes=tuple(routes()),
+    )
+
+
+def for_plan(podman: Version, resolver: Optional[str] = None) -> dict[str, Any]:
+    """The facts that the plan is a function of, named as the fields of ``core/plan.py``'s Host; about 30 ms.
+
+    `podman` is the engine's version. An empty ``resolver`` or ``uplink_helper`` means none; the plan refuses.
+    """
+    programs = {name: _version(name, _ask(name, _PROGRAMS[name])) for name in ("pasta", "slirp4netns")}
+    usable = [address for address in resolvers() if not loopback(address) and ":" not in address]
+    profile = _first_file(_SECCOMP)
+    return {
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "podman": podman,
+        "uplink_helper": uplink_helper({**programs, "podman": podman}) or "",
+        "resolver": resolver or (usable[0] if usable else ""),
+        "addresses": addresses(),
+        "routes": routes(),
+        "controllers": list(controllers()),
+        "seccomp_default": json.loads(Path(profile).read_text(encoding="utf-8")) if profile else {},
+    }
+
+
+# --- programs ----------------------------------------------------------------------------------------------------
+
+
+def _ask(name: str, argument: Optional[str]) -> Optional[str]:
+    """What the program says about its version ('' when it says nothing), None when it is not there."""
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":" + _PATH)
+    if path is None or argument is None:
+        return None if path is None else ""
+    try:
+        done = subprocess.run(
+            [path, argument],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def _version(name: str, told: Optional[str]) -> Optional[Version]:
+    if told is None:
+        return None
+    if name == "pasta":  # "pasta 0.0~git20250503.587980c-2" or "passt 2024_08_21.1d6142f"
+        date = re.search(r"(20\d\d)_?(\d\d)_?(\d\d)", told)
+        return tuple(int(part) for part in date.groups()) if date else (0,)
+    return _numbers(told)
+
+
+def _numbers(text: str) -> Version:
+    """The first dotted number in `text`; (0,) when there is none."""
+    found = re.search(r"\d+(\.\d+)+", text)
+    return tuple(int(part) for part in found.group().split(".")) if found else (0,)
+
+
+def _podman_info() -> tuple[dict[str, Any], str]:
+    try:
+        done = subprocess.run(
+            ["podman", "info", "--format", "json"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        return (json.loads(done.stdout), "") if done.returncode == 0 else ({}, _last_line(done.stderr))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return {}, str(error)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:300] if lines else "no message"
+
+
+# --- kernel ------------------------------------------------------------------------------------------------------
+
+
+def _userns_works() -> bool:
+    """Try it in a child: four different settings can forbid it, and only the kernel knows them all."""
+    libc = ctypes.CDLL(None)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if libc.unshare(_CLONE_NEWUSER) == 0 else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def cgroup() -> str:
+    """``v2``, ``hybrid``, ``v1`` or ``none``."""
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return "v2"
+    if Path("/sys/fs/cgroup/unified/cgroup.controllers").exists():
+        return "hybrid"
+    return "v1" if Path("/sys/fs/cgroup/memory").exists() else "none"
+
+
+def controllers() -> tuple[str, ...]:
+    """Controllers that limit this user's containers: those of a cgroup that the user may make children in.
+
+    Podman's own list (`podman info`) also names controllers that nobody delegated; limits are then accepted and void.
+    """
+    if cgroup() != "v2":
+        return ()
+    uid = os.getuid()
+    places = [f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service", "/sys/fs/cgroup" + _own_cgroup()]
+    for place in places:
+        if os.access(place, os.W_OK) and os.access(place + "/cgroup.procs", os.W_OK):
+            return tuple(_read(place + "/cgroup.controllers").split())
+    return ()
+
+
+def _own_cgroup() -> str:
+    return next((row[3:] for row in _read("/proc/self/cgroup").splitlines() if row.startswith("0::")), "/")
+
+
+def _tun() -> str:
+    if not Path("/dev/net/tun").exists():
+        return "missing"
+    return "ok" if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "denied"
+
+
+# --- user --------------------------------------------------------------------------------------------------------
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _subordinate(kind: str) -> int:
+    """How many subordinate ids the user has, in /etc/subuid or /etc/subgid or (`getsubids`) in a name service."""
+    names = {_user(), str(os.getuid())}
+    fields = [row.split(":") for row in _read("/etc/" + kind).splitlines()]
+    count = sum(int(row[2]) for row in fields if len(row) == 3 and row[0] in names and row[2].isdigit())
+    if count or shutil.which("getsubids") is None:
+        return count
+    told = _ask_subids(kind)
+    return sum(int(row.split()[-1]) for row in told.splitlines() if row.split() and row.split()[-1].isdigit())
+
+
+def _ask_subids(kind: str) -> str:
+    argv = ["getsubids", *(["-g"] if kind == "subgid" else []), _user()]
+    return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
+
+
+def _stat(path: Optional[str]) -> Optional[os.stat_result]:
+    try:
+        return os.stat(path) if path else None
+    except OSError:
+        return None
+
+
+def _stale_pause(directory: Optional[str]) -> bool:
+    """True when Podman's pid file names a process that is gone."""
+    text = _read(f"{directory}/libpod/tmp/pause.pid").strip() if directory else ""
+    return text.isdigit() and not Path("/proc", text).exists()
+
+
+def _free(path: str) -> int:
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+# --- network -----------------------------------------------------------------------------------------------------
+
+
+def resolvers() -> list[str]:
+    """Nameservers of /etc/resolv.conf, in order."""
+    rows = (row.split() for row in _read("/etc/resolv.conf").splitlines())
+    return [row[1] for row in rows if len(row) > 1 and row[0] == "nameserver"]
+
+
+def addresses() -> list[str]:
+    """This host's own addresses without loopback's, IPv4 and IPv6, as the kernel lists them."""
+    six = [_six(row.split()[0]) for row in _read("/proc/net/if_inet6").splitlines() if row.split()[5] != "lo"]
+    return sorted({*_local_four(), *six})
+
+
+def _six(digits: str) -> str:
+    return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+
+
+def _local_four() -> set[str]:
+    """IPv4 addresses that the kernel's local table holds (each is a `/32 host LOCAL` leaf of the trie)."""
+    found, last = set(), ""
+    for row in _read("/proc/net/fib_trie").splitlines():
+        leaf = re.search(r"\|-- (\S+)", row)
+        if leaf:
+            last = leaf.group(1)
+        elif "/32 host LOCAL" in row and not loopback(last):
+            found.add(last)
+    return found
+
+
+def routes() -> list[str]:
+    """IPv4 networks that this host has a route to, in CIDR form, without the default route."""
+    found = set()
+    for row in _read("/proc/net/route").splitlines()[1:]:
+        fields = row.split()
+        network, mask = (struct.pack("<L", int(fields[index], 16)) for index in (1, 7))
+        if any(mask):
+            found.add(f"{socket.inet_ntoa(network)}/{bin(int.from_bytes(mask, 'big')).count('1')}")
+    return sorted(found)
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _first_file(paths: tuple[str, ...]) -> Optional[str]:
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
