@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The forms that text in a manifest, a grant or ``config.yml`` may have, each with a diagnosis of the usual mistakes.
+
+The patterns are written for Python's ``re`` and ECMAScript alike: they also go into the JSON Schema.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+from .schema import Format
+
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_HOST = rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?"
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
+_PORT = r"(?::[1-9][0-9]{0,4})?"
+
+#: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
+DENIED_NAME = "asf-denied.invalid"
+
+#: The special-range networks that `private` may name (RFC 6890; loopback, multicast and "this host" never).
+SPECIAL = tuple(
+    ipaddress.IPv4Network(text)
+    for text in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "240.0.0.0/4",
+    )
+)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        # Spellings that resolvers read as IPv4: 127.1, 0x7f.1, 2130706433.
+        return re.fullmatch(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+))*", text.lower()) is not None
+    return True
+
+
+def diagnose_host(text: str) -> str | None:
+    """Why a text is no exact host name, or None where the pattern alone decides."""
+    if "://" in text:
+        return "a host name belongs here, not a URL"
+    if _is_address(text):
+        return "a host name belongs here, not an address: addresses are never allowed by name"
+    if "*" in text:
+        return "wildcards are not allowed: name every host"
+    if text != text.lower():
+        return "a host name is written in lower case"
+    if re.search(r":[0-9]*\Z", text):
+        return "a port does not belong in the name: use the mapping form with `ports`"
+    if "/" in text:
+        return "a path does not belong in the name"
+    if text.startswith(".") or text.endswith("."):
+        return "a leading or trailing dot does not belong in the name"
+    if len(text) > 253:
+        return "a host name has at most 253 characters"
+    if re.fullmatch(_LABEL, text):
+        return "a single label is no host on the internet: write the full name"
+    if text == DENIED_NAME or text.endswith(".localhost"):
+        return "this name is reserved"
+    return None
+
+
+def diagnose_cidr(text: str) -> str | None:
+    """Why a text is no IPv4 network, or None."""
+    if ":" in text:
+        return "ASF has no IPv6 path: only IPv4 networks are declared"
+    try:
+        ipaddress.IPv4Network(text)
+    except ValueError as exc:
+        if "host bits" in str(exc):
+            return f"host bits are set; the network is {ipaddress.IPv4Network(text, strict=False)}"
+        return "this is not an IPv4 network such as 10.1.0.0/16"
+    return None if "/" in text else f"write the prefix length: {text}/32"
+
+
+def diagnose_private(text: str) -> str | None:
+    """Why a text is no network of a special range, or None."""
+    wrong = diagnose_cidr(text)
+    if wrong is None and not any(ipaddress.IPv4Network(text).subnet_of(special) for special in SPECIAL):
+        wrong = "this is not inside one special-purpose range, such as 10.0.0.0/8: public addresses need no exception"
+    return wrong
+
+
+def _diagnose_url(text: str, schemes: tuple[str, ...]) -> str | None:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return "this is not a URL"
+    if parts.scheme not in schemes:
+        return f"the URL must begin with {' or '.join(scheme + '://' for scheme in schemes)}"
+    if "@" in parts.netloc:
+        return "credentials do not belong in a URL: use a secret"
+    if parts.query or parts.fragment or "?" in text or "#" in text:
+        return "a query or fragment does not belong in the URL"
+    if port is not None and not 0 < port < 65536:
+        return "the port is out of range"
+    host = parts.hostname or ""
+    if host != parts.netloc.rsplit(":", 1)[0]:
+        return "the host is written in lower case, without brackets"
+    return diagnose_host(host)
+
+
+def diagnose_base_url(text: str) -> str | None:
+    """Why a text is no provider URL, or None."""
+    return _diagnose_url(text, ("https",))
+
+
+def diagnose_proxy_url(text: str) -> str | None:
+    """Why a text is no proxy URL, or None."""
+    return _diagnose_url(text, ("http", "https"))
+
+
+def diagnose_target(text: str) -> str | None:
+    """Why a text is no place below the agent's home, or None."""
+    if any(part in (".", "..") for part in text.split("/")):
+        return "`.` and `..` are not resolved: write the place itself"
+    if text.rstrip("/") == "/home/node":
+        return "the home itself is a fresh tmpfs in every session: name a folder or file below it"
+    if not text.startswith("/home/node/"):
+        return "the place must lie below the agent's home, /home/node"
+    return None
+
+
+def diagnose_env_name(text: str) -> str | None:
+    """Why a text is no variable name, or None."""
+    return "a variable name has no `=`" if "=" in text else None
+
+
+NAME = Format("name", "^[a-z0-9][a-z0-9_-]{0,62}$", "lower-case letters, digits, `-` and `_` (at most 63)")
+HOST = Format("host", rf"^(?=.{{1,253}}$){_HOST}$", "an exact host name in lower case, such as docs.example.com", diagnose_host)
+CIDR = Format("cidr", rf"^{_IPV4}/(?:3[0-2]|[12]?[0-9])$", "an IPv4 network such as 10.1.0.0/16", diagnose_cidr)
+PRIVATE = Format("private", CIDR.pattern, "an IPv4 network inside one special-purpose range", diagnose_private)
+ADDRESS = Format("address", f"^{_IPV4}$", "an IPv4 address")
+ENV_NAME = Format("env-name", "^[A-Za-z_][A-Za-z0-9_]*$", "a variable name (letters, digits, `_`)", diagnose_env_name)
+PROVIDER = Format("provider", "^[a-z][a-z0-9_-]*$", "LiteLLM's word for a provider, such as anthropic")
+FILE_NAME = Format("file-name", "^[A-Za-z0-9_][A-Za-z0-9._-]*$", "a file name without folders")
+TARGET = Format(
+    "target",
+    r"^/home/node(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+$",
+    "a path below /home/node of letters, digits and `._@+-`",
+    diagnose_target,
+)
+BASE_URL = Format(
+    "base-url", rf"^https://{_HOST}{_PORT}(?:/[^?#\s]*)?$", "an https URL of a named host", diagnose_base_url
+)
+PROXY_URL = Format(
+    "proxy-url", rf"^https?://{_HOST}{_PORT}/?$", "an http or https URL of a named host", diagnose_proxy_url
+)
+SIZE = Format("size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size with its unit, such as 512m or 8g (powers of 1024)")
+DURATION = Format("duration", "^[1-9][0-9]{0,8}[smhd]$", "a duration with its unit, such as 90s, 30m, 8h or 2d")
+APT = Format("apt-package", "^[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?$", "a Debian package, `name` or `name=version`")
+ANY_KEY = Format("key", "^[\\s\\S]{1,200}$", "any text")
+ABSOLUTE = Format("absolute-path", "^/[^\\x00]*$", "an absolute path")
+
+
+def size_bytes(text: str) -> int:
+    """Bytes in a text of form SIZE."""
+    digits = re.match("[0-9]+", text)
+    if digits is None:
+        raise ValueError(f"not a size: {text}")
+    return int(digits.group()) << 10 * ("kmgt".index(text[digits.end()].lower()) + 1)
+
+
+def duration_seconds(text: str) -> int:
+    """Seconds in a text of form DURATION."""
+    return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[text[-1]]

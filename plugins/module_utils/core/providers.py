@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The hosts of common model providers, by LiteLLM's word for the provider.
+
+Taken from LiteLLM 1.108's own default addresses. A provider that is not here needs ``llm.direct_domain``: a guess
+would be either a broken session or a hole.
+"""
+
+from __future__ import annotations
+
+import re
+
+DOMAINS = {
+    "anthropic": "api.anthropic.com",
+    "cerebras": "api.cerebras.ai",
+    "codestral": "codestral.mistral.ai",
+    "cohere": "api.cohere.ai",
+    "cohere_chat": "api.cohere.ai",
+    "deepinfra": "api.deepinfra.com",
+    "deepseek": "api.deepseek.com",
+    "fireworks_ai": "api.fireworks.ai",
+    "gemini": "generativelanguage.googleapis.com",
+    "groq": "api.groq.com",
+    "huggingface": "router.huggingface.co",
+    "mistral": "api.mistral.ai",
+    "moonshot": "api.moonshot.ai",
+    "nvidia_nim": "integrate.api.nvidia.com",
+    "openai": "api.openai.com",
+    "openrouter": "openrouter.ai",
+    "perplexity": "api.perplexity.ai",
+    "replicate": "api.replicate.com",
+    "sambanova": "api.sambanova.ai",
+    "text-completion-openai": "api.openai.com",
+    "together_ai": "api.together.ai",
+    "xai": "api.x.ai",
+}
+
+#: What a client of an adapter speaks; ``generic`` has to say.
+PROTOCOLS = {"claude": "anthropic", "codex": "openai", "hermes": "openai"}
+
+
+def key_variable(provider: str) -> str:
+    """The default of ``llm.api_key_env``: ``together_ai`` gives ``TOGETHER_AI_API_KEY``."""
+    return re.sub("[^A-Z0-9]", "_", provider.upper()) + "_API_KEY"
