@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Clones inside the account's mount namespace. Root only.
 
-The account must be able to use a clone wherever it lies (below a root-only folder, made under umask 077) and must not be
-able to change code that root later runs from it. So the clone is mounted read-only at a fixed place inside the
-namespace, id-mapped: the owner of the files appears as the account. `build/` alone is mounted writable over it, so that what a
-command leaves there lies in the clone and belongs to the clone's owner.
+The account must be able to use a clone wherever it lies (below a root-only folder, made under umask 077) and must not
+be able to change code that root later runs from it. So the clone is mounted read-only at a fixed place inside the
+namespace, id-mapped: the owner of the files appears as the account. `build/` alone is mounted writable over it, so that
+what a command leaves there lies in the clone and belongs to the clone's owner.
 """
 
 import json

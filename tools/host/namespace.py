@@ -2,8 +2,8 @@
 """The account's kept mount namespace. Root only.
 
 It is kept by a bind mount of /proc/PID/ns/mnt and not by a process, so it outlives whatever is killed. In it, and only
-in it: a plain cgroup v2 hierarchy (crun refuses hybrid ones), device nodes that the account may open, and the clones. The
-machine's own cgroups, device nodes and mounts stay as they are.
+in it: a plain cgroup v2 hierarchy (crun refuses hybrid ones), device nodes that the account may open, and the clones.
+The machine's own cgroups, device nodes and mounts stay as they are.
 """
 
 import os

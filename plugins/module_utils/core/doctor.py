@@ -179,8 +179,8 @@ def _subids(facts: Facts) -> Iterator[Verdict]:
         "fail",
         f"{facts.user} has too few subordinate ids ({', '.join(low)}; {IDS_MINIMUM} are needed)",
         why,
-        f"as root: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {facts.user}` with a range that is free "
-        "in /etc/subuid and /etc/subgid, then `podman system migrate`",
+        f"as root: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {facts.user}` with a range "
+        "that is free in /etc/subuid and /etc/subgid, then `podman system migrate`",
     )
 
 
@@ -189,8 +189,8 @@ def _run_dir(facts: Facts) -> Iterator[Verdict]:
     own = f"/run/user/{facts.uid}"
     login = (
         "this is no login session (sudo, su and become_user open none): as root "
-        f"`loginctl enable-linger {facts.user}` once (without systemd: `install -d -m 0700 -o {facts.user} {own}` at every "
-        f"boot), then `export XDG_RUNTIME_DIR={own}`"
+        f"`loginctl enable-linger {facts.user}` once (without systemd: `install -d -m 0700 -o {facts.user} {own}` at "
+        f"every boot), then `export XDG_RUNTIME_DIR={own}`"
     )
     if not facts.run_dir:
         yield Verdict("run-dir", "fail", "XDG_RUNTIME_DIR is not set", why, login)
@@ -200,7 +200,7 @@ def _run_dir(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "run-dir", "fail", f"XDG_RUNTIME_DIR={facts.run_dir} belongs to uid {facts.run_dir_owner}", why, login
         )
-    elif facts.run_dir_mode is not None and facts.run_dir_mode & 0o077:
+    elif facts.run_dir_mode is not None and facts.run_dir_mode & 0o066:  # Podman itself adds --x--x--x
         yield Verdict(
             "run-dir",
             "fail",
@@ -354,8 +354,8 @@ def _storage(facts: Facts) -> Iterator[Verdict]:
             "warn",
             "overlay through fuse-overlayfs",
             "the broker's start takes twice as long, on every open",
-            f"take mount_program out of {conf} and remove {facts.storage_root}/overlay/.has-mount-program (one call with "
-            "that option is enough to switch a store for good)",
+            f"take mount_program out of {conf} and remove {facts.storage_root}/overlay/.has-mount-program (one call "
+            "with that option is enough to switch a store for good)",
         )
     else:
         yield Verdict("storage", "ok", f"native overlay in {facts.storage_root}", why)
