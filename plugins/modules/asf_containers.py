@@ -20,7 +20,7 @@ options:
     description:
       - V(initialized) makes files, secrets, volumes and all containers of the plan and initializes them.
       - V(started) starts the containers of O(roles), which must be initialized and wired.
-      - V(ready) waits until what was started answers.
+      - V(ready) does the same and waits until they answer.
     type: str
     choices: [initialized, started, ready]
     required: true
@@ -80,12 +80,15 @@ def _started(podman, doc, roles, check_mode):
 
 def _ready(podman, doc, roles, check_mode):
     waits = {"caddy": bringup.wait_listening, "broker": bringup.wait_broker}
-    named = [role for role in roles if role in doc.names() and role in waits]
-    if not check_mode:
-        chosen = bringup.chosen(doc)
-        for role in named:
+    out = _started(podman, doc, roles, check_mode)
+    if check_mode:
+        return out
+    chosen = bringup.chosen(doc)
+    for role in roles:
+        if role in doc.names() and role in waits:
             waits[role](podman, doc, chosen)
-    return {"changed": False, "actions": [f"{doc.names()[role]} answers" for role in named]}
+            out["actions"].append(f"{doc.names()[role]} answers")
+    return out
 
 
 def _work(params, check_mode):

@@ -16,7 +16,9 @@ options:
   plan:
     description: Absolute path of the session's plan, as returned by M(asf.sandbox.asf_plan).
     type: path
-    required: true
+  session:
+    description: ID of a live session, AGENT.NAME; its plan is found by its record.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -44,11 +46,24 @@ asf:
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
 from from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
+from from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import EngineError  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
 from from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
+def _plan_path(params):
+    if params["plan"]:
+        return params["plan"]
+    record = state.read(params["session"])
+    if record is None or not record.get("plan"):
+        raise EngineError(
+            f"session {params['session']} is not open", code="not-open",
+            remedy="open it first: asf-play open.yml -e agent=NAME; asf-play ls lists what is open",
+        )
+    return record["plan"]
+
+
 def _work(params, check_mode):
-    doc = plandoc.read(params["plan"])
+    doc = plandoc.read(_plan_path(params))
     record = state.read(doc.session)
     if check_mode and (record or {}).get("state") != "live":
         return {"changed": False, "actions": ["nothing to verify before the session exists"], "asf": {"probes": []}}
@@ -65,7 +80,11 @@ def _work(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(argument_spec={"plan": {"type": "path", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"plan": {"type": "path"}, "session": {"type": "str"}},
+        required_one_of=[("plan", "session")],
+        supports_check_mode=True,
+    )
     asf_module.call(module, lambda: _work(module.params, module.check_mode))
 
 
