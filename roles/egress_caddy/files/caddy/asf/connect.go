@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package asf
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+func init() { caddy.RegisterModule(&Connect{}) }
+
+// Connect is the forward proxy: it serves CONNECT to declared names and nothing else.
+type Connect struct {
+	// Session and Listener are for the log.
+	Session  string `json:"session,omitempty"`
+	Listener string `json:"listener,omitempty"`
+	// Policy is the complete list of destinations.
+	Policy []Rule `json:"policy,omitempty"`
+	// DenyCIDRs are never dialled, whatever Policy says.
+	DenyCIDRs []string `json:"deny_cidrs,omitempty"`
+	// Key is the manifest key of the list, for refusals. Default: network.allow_domains.
+	Key string `json:"key,omitempty"`
+	// Resolver is IP or IP:port; empty means the container's resolv.conf.
+	Resolver string `json:"resolver,omitempty"`
+	// MaxTunnels is how many may be open at once, those being resolved and dialled included. Default 64.
+	MaxTunnels int `json:"max_tunnels,omitempty"`
+	// IdleTimeout ends a tunnel in which neither side sent anything. Default 5m.
+	IdleTimeout caddy.Duration `json:"idle_timeout,omitempty"`
+	// DNSTimeout, DialTimeout (all addresses together) and HelloTimeout: defaults 5s, 10s, 10s.
+	DNSTimeout   caddy.Duration `json:"dns_timeout,omitempty"`
+	DialTimeout  caddy.Duration `json:"dial_timeout,omitempty"`
+	HelloTimeout caddy.Duration `json:"hello_timeout,omitempty"`
+
+	policy *policy
+	lookup lookupFunc
+	slots  chan struct{}
+	group  *group
+	forget func()
+}
+
+// CaddyModule implements caddy.Module.
+func (*Connect) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.asf_connect", New: func() caddy.Module { return new(Connect) }}
+}
+
+// Provision compiles the policy; anything doubtful in it is an error, so nothing is served.
+func (c *Connect) Provision(caddy.Context) error {
+	if c.Key == "" {
+		c.Key = "network.allow_domains"
+		if c.Listener == "L3" {
+			c.Key = "llm.direct_domain"
+		}
+	}
+	var err error
+	if c.policy, err = compilePolicy(c.Policy, c.DenyCIDRs, c.Key); err != nil {
+		return err
+	}
+	if c.lookup, err = newLookup(c.Resolver); err != nil {
+		return err
+	}
+	if c.MaxTunnels <= 0 {
+		c.MaxTunnels = 64
+	}
+	c.slots = make(chan struct{}, c.MaxTunnels)
+	fallback(&c.IdleTimeout, 5*time.Minute)
+	fallback(&c.DNSTimeout, 5*time.Second)
+	fallback(&c.DialTimeout, 10*time.Second)
+	fallback(&c.HelloTimeout, 10*time.Second)
+	c.group = newGroup()
+	c.forget = register(c.group)
+	return nil
+}
+
+// Cleanup cuts what is still open: at close, and when a reload replaces this configuration (case P15).
+func (c *Connect) Cleanup() error {
+	if c.group != nil {
+		c.group.stop(stopPatience)
+		c.forget()
+	}
+	return nil
+}
+
+func fallback(d *caddy.Duration, v time.Duration) {
+	if *d <= 0 {
+		*d = caddy.Duration(v)
+	}
+}
+
+// ServeHTTP decides and carries one request; it leaves exactly one decision line.
+func (c *Connect) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.Handler) error {
+	raw := guarded(q)
+	raw.enter()
+	defer raw.leave()
+	d := &decision{session: c.Session, listener: c.Listener, method: q.Method, host: describeTarget(q.RequestURI), start: time.Now()}
+	if no := c.serve(w, q, raw, d); no != nil {
+		d.refuse(no)
+		d.emit()
+		return answerRefusal(w, raw, no.bytes(d.host, d.port))
+	}
+	d.emit()
+	return nil
+}
+
+// serve returns nil when the client got its tunnel, however that ended.
+func (c *Connect) serve(w http.ResponseWriter, q *http.Request, raw *guardConn, d *decision) *refusal {
+	if !c.group.enter() {
+		return refuse(reasonClosed, "")
+	}
+	defer c.group.leave()
+	target, no := readTarget(q)
+	if no != nil {
+		return no
+	}
+	d.host, d.port = target.name, strconv.Itoa(int(target.port))
+	r, no := c.policy.judge(target)
+	if no != nil {
+		return no
+	}
+	d.key = r.key
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	default:
+		return refuse(reasonLimitTunnels, fmt.Sprintf("%d tunnels are open", c.MaxTunnels))
+	}
+	ctx, cancel := c.group.context(q.Context())
+	defer cancel()
+	upstream, no := c.reach(ctx, r, target, d)
+	if no != nil {
+		return c.reconsider(ctx, no)
+	}
+	defer func() { _ = upstream.Close() }()
+	return c.carry(w, raw, upstream, r, d)
+}
+
+// reconsider names the real cause when a lookup or dial failed only because its request ended.
+func (c *Connect) reconsider(ctx context.Context, no *refusal) *refusal {
+	switch {
+	case !errors.Is(ctx.Err(), context.Canceled):
+		return no
+	case c.group.isStopped():
+		return refuse(reasonClosed, "")
+	}
+	return refuse(reasonClientGone, "left before the destination answered")
+}
+
+// readTarget takes the request apart by its raw target and framing alone. The Host header is not looked at: for a
+// CONNECT the target is what is asked for (RFC 9112 section 3.2.3).
+func readTarget(q *http.Request) (authority, *refusal) {
+	if q.Method != http.MethodConnect {
+		if strings.Contains(q.RequestURI, "://") {
+			return authority{}, refuse(reasonDeniedAbsoluteForm, "plain requests are not forwarded")
+		}
+		return authority{}, refuse(reasonDeniedMethod, "only CONNECT is served here")
+	}
+	if q.ProtoMajor != 1 { // 1.0 is welcome: Python's http.client sends it
+		return authority{}, refuse(reasonBadRequest, "CONNECT of HTTP/1 only")
+	}
+	if q.ContentLength != 0 || len(q.TransferEncoding) > 0 {
+		return authority{}, refuse(reasonBadRequest, "a CONNECT has no body (RFC 9110 section 9.3.6)")
+	}
+	return parseAuthority(q.RequestURI)
+}
+
+// carry takes the client's connection over, says yes, checks the first flight and pumps.
+func (c *Connect) carry(w http.ResponseWriter, raw *guardConn, upstream net.Conn, r *rule, d *decision) *refusal {
+	client, ahead, err := hijack(w)
+	if err != nil {
+		return refuse(reasonInternal, "the connection could not be taken over")
+	}
+	defer func() { _ = client.Close() }()
+	if !c.group.hold(client, upstream) {
+		d.reason = reasonClosed
+		return nil
+	}
+	defer c.group.release(client, upstream)
+	_ = client.SetDeadline(time.Now().Add(time.Duration(c.HelloTimeout)))
+	// Neither Content-Length nor Transfer-Encoding may stand here (RFC 9110 section 9.3.6).
+	if _, err = io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		d.reason = reasonClientGone
+		return nil
+	}
+	from := io.MultiReader(bytes.NewReader(ahead), client)
+	if !r.anyTLS {
+		var ok bool
+		if from, ok = checkHello(from, r, d); !ok {
+			c.noteStop(d)
+			return nil
+		}
+	}
+	_ = client.SetDeadline(time.Time{})
+	f := &flow{client: client, upstream: upstream, fromClient: from, halfClient: halfOf(raw, client), idle: time.Duration(c.IdleTimeout)}
+	f.run()
+	d.reason, d.detail, d.up, d.down = f.reason, f.detail, f.up.Load(), f.down.Load()
+	c.noteStop(d)
+	return nil
+}
+
+// noteStop says "closed" of a tunnel that ended because its session did.
+func (c *Connect) noteStop(d *decision) {
+	if c.group.isStopped() {
+		d.reason, d.detail = reasonClosed, "cut at the session's end"
+	}
+}
+
+// checkHello demands a ClientHello whose server name is the CONNECT name. 200 had to come first, so a denial is seen
+// by the client as a cut tunnel; not one of its bytes has reached the destination.
+func checkHello(from io.Reader, r *rule, d *decision) (io.Reader, bool) {
+	hello, sni, err := readHello(from)
+	if err != nil && len(hello) == 0 && !timedOut(err) { // it left without sending anything, as probes do
+		d.reason = reasonClientGone
+		return nil, false
+	}
+	name, why := canonicalName(sni)
+	switch {
+	case err != nil:
+		d.detail = "no ClientHello: " + err.Error()
+	case sni == "":
+		d.detail = "the ClientHello has no server name"
+	case why != "" || name != r.name:
+		d.detail = "the ClientHello names " + strconv.Quote(sni)
+	default:
+		return io.MultiReader(bytes.NewReader(hello), from), true
+	}
+	d.reason, d.key = reasonDeniedSNI, r.key+".tls"
+	return nil, false
+}
+
+// hijack takes the connection over and returns what the client had already sent behind the request.
+func hijack(w http.ResponseWriter) (net.Conn, []byte, error) {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, readAhead(rw.Reader), nil
+}
+
+func readAhead(r *bufio.Reader) []byte {
+	b, _ := r.Peek(r.Buffered())
+	return bytes.Clone(b)
+}
+
+// halfOf finds the client's half-close. Caddy wraps each connection in a type without one when only HTTP/1 is on, so
+// it comes from the guard; without guard the tunnel is closed whole.
+func halfOf(raw *guardConn, client net.Conn) func() error {
+	if raw != nil {
+		return raw.CloseWrite
+	}
+	return closeWriteOf(client)
+}
+
+// answerRefusal writes by hand on the hijacked connection, so nothing that was pipelined behind a refused request is
+// ever parsed, and lets the answer arrive before the connection is reset.
+func answerRefusal(w http.ResponseWriter, raw *guardConn, answer []byte) error {
+	client, _, err := hijack(w)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	_ = client.SetDeadline(time.Now().Add(time.Second))
+	if _, err = client.Write(answer); err == nil && raw != nil {
+		linger(client, raw.CloseWrite)
+	}
+	return nil
+}
+
+const (
+	lingerTime  = 300 * time.Millisecond
+	lingerBytes = 64 << 10
+)
+
+// linger sends FIN and reads on for a moment: closing with unread bytes turns the answer into a reset.
+func linger(client net.Conn, half func() error) {
+	_ = half()
+	_ = client.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, client, lingerBytes)
+}
+
+var (
+	_ caddy.Provisioner           = (*Connect)(nil)
+	_ caddy.CleanerUpper          = (*Connect)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Connect)(nil)
+)

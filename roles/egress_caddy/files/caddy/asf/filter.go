@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package asf
+
+import (
+	"bytes"
+)
+
+const maxLine = 8 << 20 // of an event stream; a longer line is relayed without a look inside
+
+// filter passes a response body through in pieces. What push returns can be sent at once; finish returns the rest.
+// Both results are valid until the next call.
+type filter interface {
+	push(p []byte) []byte
+	finish() []byte
+}
+
+// exactFilter replaces known secrets. It holds back only a tail that may be the beginning of one, so an ordinary
+// piece is never delayed.
+type exactFilter struct {
+	secrets [][]byte
+	carry   []byte
+}
+
+func newExactFilter(secrets []string) *exactFilter {
+	f := &exactFilter{}
+	for _, s := range secrets {
+		f.secrets = append(f.secrets, []byte(s))
+	}
+	return f
+}
+
+func (f *exactFilter) push(p []byte) []byte {
+	b := f.replace(append(f.carry, p...))
+	keep := f.tail(b)
+	f.carry = bytes.Clone(b[len(b)-keep:])
+	return b[:len(b)-keep]
+}
+
+func (f *exactFilter) finish() []byte {
+	b := f.carry
+	f.carry = nil
+	return b
+}
+
+func (f *exactFilter) replace(b []byte) []byte {
+	for _, s := range f.secrets {
+		if bytes.Contains(b, s) {
+			b = bytes.ReplaceAll(b, s, []byte(redacted))
+		}
+	}
+	return b
+}
+
+// tail is the length of the longest end of b that begins a secret.
+func (f *exactFilter) tail(b []byte) int {
+	longest := 0
+	for _, s := range f.secrets {
+		for n := min(len(s)-1, len(b)); n > longest; n-- {
+			if bytes.HasSuffix(b, s[:n]) {
+				longest = n
+			}
+		}
+	}
+	return longest
+}
+
+// eventFilter redacts error events of a server-sent event stream (WHATWG HTML section 9.2), line by line: an event is
+// of no use to a client before its line is complete, so nothing is delayed that could be used.
+type eventFilter struct {
+	exact  *exactFilter
+	redact *redactor
+	line   []byte
+	long   bool // inside a line that is over the limit
+}
+
+func (f *eventFilter) push(p []byte) []byte {
+	var out []byte
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return append(out, f.partial(p)...)
+		}
+		out = append(out, f.complete(p[:i+1])...)
+		p = p[i+1:]
+	}
+	return out
+}
+
+// partial takes the beginning of a line; it returns something only for a line beyond the limit.
+func (f *eventFilter) partial(p []byte) []byte {
+	if f.long {
+		return f.exact.push(p)
+	}
+	f.line = append(f.line, p...)
+	if len(f.line) <= maxLine {
+		return nil
+	}
+	head := f.line
+	f.long, f.line = true, nil
+	return f.exact.push(head)
+}
+
+func (f *eventFilter) complete(end []byte) []byte {
+	if f.long {
+		f.long = false
+		return append(bytes.Clone(f.exact.push(end)), f.exact.finish()...)
+	}
+	line := append(f.line, end...)
+	f.line = nil
+	return f.exact.replace(f.redactLine(line))
+}
+
+func (f *eventFilter) redactLine(line []byte) []byte {
+	doc, found := bytes.CutPrefix(line, []byte("data:"))
+	if !found {
+		return line
+	}
+	clean := f.redact.event(bytes.TrimSpace(doc))
+	if bytes.Equal(clean, bytes.TrimSpace(doc)) {
+		return line
+	}
+	return append(append([]byte("data: "), clean...), '\n')
+}
+
+func (f *eventFilter) finish() []byte {
+	if f.long {
+		return f.exact.finish()
+	}
+	line := f.line
+	f.line = nil
+	return f.exact.replace(f.redactLine(line))
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package asf
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+const (
+	maxHeaderValue = 1024
+	maxErrorBody   = 64 << 10
+)
+
+// requestHeaders go on to the broker; "*" stands for any ending. Everything else is dropped: cookies, forwarding and
+// override headers, the client's credentials, and headers that steer the broker.
+var requestHeaders = []string{
+	"Accept", "Content-Type", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Stainless-*",
+}
+
+// responseHeaders come back from the broker. Its own (versions, cost, model ids, keys' hashes) and the provider's
+// account headers do not.
+var responseHeaders = []string{
+	"Content-Type", "Cache-Control", "Request-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry",
+	"Anthropic-Ratelimit-*", "X-Ratelimit-*", "Openai-Processing-Ms",
+}
+
+func listed(name string, list []string) bool {
+	for _, l := range list {
+		if prefix, any := strings.CutSuffix(l, "*"); any && strings.HasPrefix(name, prefix) || name == l {
+			return true
+		}
+	}
+	return false
+}
+
+// copyListed copies listed headers whose value is short and has nothing that the redactor would take out.
+func copyListed(dst, src http.Header, list []string, clean func(string) bool) {
+	for name, values := range src {
+		if !listed(name, list) {
+			continue
+		}
+		for _, v := range values {
+			if len(v) <= maxHeaderValue && clean(v) {
+				dst.Add(name, v)
+			}
+		}
+	}
+}
+
+// countedBody bounds a request's body and says afterwards how it ended.
+type countedBody struct {
+	io.ReadCloser
+	left  int64
+	read  atomic.Int64
+	over  atomic.Bool
+	other atomic.Bool // the client's side failed
+}
+
+var errTooLarge = errors.New("body too large")
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.read.Add(int64(n)) > b.left {
+		b.over.Store(true)
+		return 0, errTooLarge
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.other.Store(true)
+	}
+	return n, err
+}
+
+// forward sends an admitted request to the broker and relays the answer.
+func (i *Inference) forward(w http.ResponseWriter, q *http.Request, e *exchange) {
+	ctx, cancel := i.group.context(q.Context())
+	defer cancel()
+	body := &countedBody{ReadCloser: q.Body, left: i.MaxBody}
+	out, err := i.request(ctx, q, body)
+	if err != nil {
+		answerFront(w, i.Protocol, e, frontRefusal{reasonInternal, http.StatusInternalServerError, "the request could not be built"})
+		return
+	}
+	resp, err := i.transport.RoundTrip(out)
+	e.up = min(body.read.Load(), i.MaxBody)
+	if err != nil {
+		answerFront(w, i.Protocol, e, i.brokerTrouble(ctx, body, err))
+		return
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		i.relayError(w, resp, e)
+		return
+	}
+	i.relay(ctx, w, resp, e)
+}
+
+// request builds what the broker sees. The target is one of the table's own strings by now, byte for byte.
+func (i *Inference) request(ctx context.Context, q *http.Request, body *countedBody) (*http.Request, error) {
+	out, err := http.NewRequestWithContext(ctx, q.Method, "http://"+i.Upstream+q.RequestURI, nil)
+	if err != nil {
+		return nil, err
+	}
+	if q.ContentLength != 0 {
+		out.Body, out.ContentLength = body, q.ContentLength
+	}
+	copyListed(out.Header, q.Header, requestHeaders, func(string) bool { return true })
+	if out.Header.Get("User-Agent") == "" {
+		out.Header["User-Agent"] = nil // or net/http sends its own
+	}
+	out.Header.Set("Authorization", "Bearer "+i.key)
+	return out, nil
+}
+
+// brokerTrouble names why there is no answer. A broker that cannot be reached is starting or restarting: 503 with
+// Retry-After and the protocol's overloaded error is what makes clients wait and try again (measured with Claude Code).
+func (i *Inference) brokerTrouble(ctx context.Context, body *countedBody, err error) frontRefusal {
+	switch {
+	case body.over.Load():
+		return *i.tooLarge()
+	case i.group.isStopped():
+		return frontRefusal{reasonClosed, http.StatusServiceUnavailable, "the session is closing"}
+	case ctx.Err() != nil, body.other.Load():
+		return frontRefusal{reasonClientGone, http.StatusBadRequest, "the request ended early"}
+	case timedOut(err) && body.read.Load() > 0:
+		return frontRefusal{frontBrokerTimeout, http.StatusGatewayTimeout, "the broker did not answer in time"}
+	}
+	return frontRefusal{frontBrokerStarting, http.StatusServiceUnavailable, "the broker is starting, try again"}
+}
+
+// relay streams a good answer: each piece is flushed as it comes.
+func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http.Response, e *exchange) {
+	h := w.Header()
+	h.Del("Server")
+	copyListed(h, resp.Header, responseHeaders, i.clean)
+	f := i.filterFor(resp)
+	w.WriteHeader(resp.StatusCode)
+	e.status, e.reason = resp.StatusCode, reasonOK
+	rc := http.NewResponseController(w)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := resp.Body.Read(buf)
+		piece := f.push(buf[:n])
+		if errors.Is(err, io.EOF) {
+			piece = append(piece[:len(piece):len(piece)], f.finish()...)
+		}
+		if len(piece) > 0 {
+			sent, werr := w.Write(piece)
+			e.down += int64(sent)
+			if werr != nil || rc.Flush() != nil {
+				e.reason = reasonClientGone
+				return
+			}
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return
+		default:
+			i.breakOff(ctx, rc, e)
+			return
+		}
+	}
+}
+
+// breakOff closes the client's connection without the final chunk, so that a cut answer is not taken for a whole one.
+func (i *Inference) breakOff(ctx context.Context, rc *http.ResponseController, e *exchange) {
+	switch {
+	case i.group.isStopped():
+		e.reason = reasonClosed
+	case ctx.Err() != nil:
+		e.reason = reasonClientGone
+	default:
+		e.reason, e.detail = frontBrokerError, "the broker broke off its answer"
+	}
+	if conn, _, err := rc.Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
+
+func (i *Inference) filterFor(resp *http.Response) filter {
+	exact := newExactFilter([]string{i.key})
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
+		return &eventFilter{exact: exact, redact: i.redact}
+	}
+	return exact
+}
+
+func (i *Inference) clean(value string) bool {
+	return !strings.Contains(value, i.key)
+}
+
+// relayError writes an upstream's refusal anew: same status, the protocol's shape, a redacted message, and nothing
+// else of what came (case B5). A redirect is an error: no route of the table has one.
+func (i *Inference) relayError(w http.ResponseWriter, resp *http.Response, e *exchange) {
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	status := resp.StatusCode
+	if status < 400 || status > 599 {
+		status = http.StatusBadGateway
+	}
+	message, kind, code := parseError(raw)
+	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
+		message = "the provider or the broker refused its credentials or their rights" // such texts echo keys
+	}
+	if kind == "" {
+		kind = errorType(i.Protocol, status)
+	}
+	h := w.Header()
+	h.Del("Server")
+	copyListed(h, resp.Header, responseHeaders, i.clean)
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Asf-Inference", frontBrokerError)
+	body := errorBody(i.Protocol, kind, code, i.redact.text(message))
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	n, _ := w.Write(body)
+	e.status, e.reason, e.down = status, frontBrokerError, int64(n)
+}
+
+// wordShape is what an error's type and code may look like to be passed on: context_length_exceeded.
+var wordShape = regexp.MustCompile(`^[a-z_]{1,48}$`)
+
+// parseError finds message, type and code in the shapes that the broker uses. An unknown shape gives no text at all.
+func parseError(raw []byte) (message, kind, code string) {
+	var v struct {
+		Error  json.RawMessage `json:"error"`
+		Detail json.RawMessage `json:"detail"` // FastAPI's own errors
+	}
+	message = "the provider or the broker answered with an error"
+	if json.Unmarshal(raw, &v) != nil {
+		return message, "", ""
+	}
+	var inner struct {
+		Message string `json:"message"`
+		Type    any    `json:"type"`
+		Code    any    `json:"code"`
+	}
+	var text string
+	switch {
+	case json.Unmarshal(v.Error, &inner) == nil && inner.Message != "":
+		message = inner.Message
+	case json.Unmarshal(v.Error, &text) == nil && text != "":
+		message = text
+	case json.Unmarshal(v.Detail, &text) == nil && text != "":
+		message = text
+	}
+	return message, word(inner.Type), word(inner.Code)
+}
+
+func word(v any) string {
+	if s, ok := v.(string); ok && wordShape.MatchString(s) {
+		return s
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package asf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+func init() { caddy.RegisterModule(&Inference{}) }
+
+// Inference is the front: it lets a session's token reach the broker's inference routes and nothing else. The request
+// that goes on is built anew (method, exact target, listed headers, the broker's key, the body), never forwarded, and
+// only listed headers come back. It talks to the broker itself: Caddy's reverse_proxy would add headers, honour proxy
+// variables and normalize paths, and could not see an error's body.
+type Inference struct {
+	// Session and Listener are for the log. Listener defaults to L2.
+	Session  string `json:"session,omitempty"`
+	Listener string `json:"listener,omitempty"`
+	// Protocol is "anthropic" or "openai": the routes, and the shape of errors.
+	Protocol string `json:"protocol,omitempty"`
+	// TokenFile holds the session's token, KeyFile the broker's key. Both are read at start.
+	TokenFile string `json:"token_file,omitempty"`
+	KeyFile   string `json:"key_file,omitempty"`
+	// Upstream is the broker, IP:port.
+	Upstream string `json:"upstream,omitempty"`
+	// MaxBody bounds a request's body in bytes. Default 32 MiB.
+	MaxBody int64 `json:"max_body,omitempty"`
+	// ControlPath answers GET with 204 when the token is right, and is never passed on. Default /asf/control.
+	ControlPath string `json:"control_path,omitempty"`
+	// ResponseTimeout is how long the broker may take before it answers. Default 10m.
+	ResponseTimeout caddy.Duration `json:"response_timeout,omitempty"`
+
+	token     credential
+	key       string
+	routes    map[string]route
+	redact    *redactor
+	transport http.RoundTripper
+	group     *group
+	forget    func()
+}
+
+// CaddyModule implements caddy.Module.
+func (*Inference) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.asf_inference", New: func() caddy.Module { return new(Inference) }}
+}
+
+// Provision reads the secrets and fails closed: without both there is no front.
+func (i *Inference) Provision(caddy.Context) error {
+	i.routes = routes[i.Protocol]
+	if i.routes == nil {
+		return fmt.Errorf("protocol %q: use %q or %q", i.Protocol, protocolAnthropic, protocolOpenAI)
+	}
+	if a, err := netip.ParseAddrPort(i.Upstream); err != nil || a.Port() == 0 {
+		return fmt.Errorf("upstream %q is not IP:port", i.Upstream)
+	}
+	token, err := readSecret("token_file", i.TokenFile)
+	if err != nil {
+		return err
+	}
+	if i.key, err = readSecret("key_file", i.KeyFile); err != nil {
+		return err
+	}
+	if token == i.key {
+		return errors.New("token_file and key_file hold the same secret")
+	}
+	i.token, i.redact = newCredential(token), &redactor{secrets: []string{i.key, token}}
+	if i.Listener == "" {
+		i.Listener = "L2"
+	}
+	if i.MaxBody <= 0 {
+		i.MaxBody = 32 << 20
+	}
+	if i.ControlPath == "" {
+		i.ControlPath = "/asf/control"
+	}
+	fallback(&i.ResponseTimeout, 10*time.Minute)
+	i.transport = i.newTransport()
+	i.group = newGroup()
+	i.forget = register(i.group)
+	return nil
+}
+
+// newTransport never reads proxy variables: with them the broker's key would be sent to that proxy (case P14).
+// Connections are not kept: the broker closes idle ones by itself, and a request that meets such a close would fail.
+func (i *Inference) newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:                  nil,
+		DialContext:            (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		ResponseHeaderTimeout:  time.Duration(i.ResponseTimeout),
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+// Cleanup forgets the handler. Answers in flight may end by themselves after a reload; Shutdown cuts them.
+func (i *Inference) Cleanup() error {
+	if i.group != nil {
+		i.forget()
+	}
+	return nil
+}
+
+// exchange is one request to the front, for its one log line.
+type exchange struct {
+	session, listener string
+	method, target    string
+	reason, detail    string
+	status            int
+	up, down          int64
+	start             time.Time
+}
+
+func (e *exchange) emit() {
+	verdict := decisionDeny
+	switch e.reason {
+	case reasonOK, reasonClientGone, reasonClosed, frontBrokerStarting, frontBrokerTimeout, frontBrokerError:
+		verdict = decisionAllow
+	}
+	logger().Info("decision",
+		zap.String("session", e.session), zap.String("listener", e.listener), zap.String("method", printable(e.method)),
+		zap.String("target", printable(describeTarget(e.target))), zap.Int("status", e.status),
+		zap.String("decision", verdict), zap.String("reason", e.reason), zap.String("detail", printable(e.detail)),
+		zap.Int64("up", e.up), zap.Int64("down", e.down), zap.Int64("ms", time.Since(e.start).Milliseconds()))
+}
+
+// ServeHTTP answers one request; it leaves exactly one decision line.
+func (i *Inference) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.Handler) error {
+	raw := guarded(q)
+	raw.enter()
+	defer raw.leave()
+	e := &exchange{session: i.Session, listener: i.Listener, method: q.Method, target: q.RequestURI, start: time.Now()}
+	defer e.emit()
+	if !i.group.enter() {
+		answerFront(w, i.Protocol, e, frontRefusal{reasonClosed, http.StatusServiceUnavailable, "the session is closing"})
+		return nil
+	}
+	defer i.group.leave()
+	if i.isControl(q) {
+		w.Header().Del("Server")
+		w.Header().Set("X-Asf-Front", "ok")
+		e.status, e.reason, e.detail = http.StatusNoContent, reasonOK, "control"
+		w.WriteHeader(e.status)
+		return nil
+	}
+	if no := i.admit(q); no != nil {
+		answerFront(w, i.Protocol, e, *no)
+		return nil
+	}
+	i.forward(w, q, e)
+	return nil
+}
+
+// isControl is the positive control of the gate's probes: it shows that the token opens the front, and nothing more.
+func (i *Inference) isControl(q *http.Request) bool {
+	return q.Method == http.MethodGet && q.RequestURI == i.ControlPath && q.ContentLength == 0 && i.token.authorized(q.Header)
+}
+
+var (
+	_ caddy.Provisioner           = (*Inference)(nil)
+	_ caddy.CleanerUpper          = (*Inference)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Inference)(nil)
+)
