@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import containers, policy, seccomp, workload
@@ -253,7 +253,7 @@ def _broker(draft: _Draft) -> Spec:
     limits, cable = _limits(draft, "broker"), draft.topology.broker
     assert draft.manifest.llm is not None
     secrets = [(draft.name("master"), "asf-master")]
-    if draft.manifest.llm.mock is None:
+    if draft.manifest.llm.key_required:
         secrets.append((draft.name("provider"), "asf-provider"))
     proxy = f"http://{cable.far.ip}:{policy.L3_PORT}"
     env = [
@@ -367,7 +367,7 @@ def _files(draft: _Draft, gate: Json) -> List[Json]:
         out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle})
     if draft.brokered and m.llm is not None:
         mock = m.llm.mock is not None
-        config = policy.litellm(m.llm.provider, m.llm.models, m.llm.base_url, mock)
+        config = policy.litellm(m.llm.provider, m.llm.models, m.llm.base_url, mock, m.llm.key_required)
         out.append({"path": "broker/litellm.yaml", "json": config})
         out += [{"path": f"broker/{name}", "text": text} for name, text in sorted(draft.settings.broker_files.items())]
         if mock:
@@ -381,7 +381,7 @@ def _secrets(draft: _Draft) -> List[Json]:
     if not draft.brokered or llm is None:
         return []
     out: List[Json] = [{"name": draft.name(part), "part": part, "source": "random"} for part in ("token", "master")]
-    if llm.mock is None:
+    if llm.key_required:
         out.append({"name": draft.name("provider"), "part": "provider", "source": "file", "variable": llm.api_key_env})
     return out
 
@@ -438,8 +438,15 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
         "containers": [_container_row(s, {**labels, "asf.role": s.role}) for s in specs],
         "mounts": mounts, "secrets": _secrets(d), "volumes": volumes, "files": _files(d, gate), "gate": gate,
         "gate_binary": settings.gate_digest, "run_dir": d.run("").rstrip("/"), "warnings": d.warnings,
-        "repos": [{"name": r.name, "path": r.path, "rw": r.rw} for r in repos],
+        "repos": [{"name": r.name, "path": r.path, "rw": r.rw} for r in repos], "manifest": _plain(manifest),
+        "command": list(request.command) if request.command is not None else None,
     }
+
+
+def _plain(manifest: Manifest) -> Json:
+    """The manifest as data, to say later which keys of it were edited."""
+    out: Json = json.loads(json.dumps({k: v for k, v in asdict(manifest).items() if k not in ("marks", "warnings", "file")}))
+    return out
 
 
 def _llm(draft: _Draft) -> Optional[Json]:
@@ -450,8 +457,15 @@ def _llm(draft: _Draft) -> Optional[Json]:
             "mock": llm.mock is not None, "models": list(llm.models)}
 
 
+def edited(old: Json, new: Json) -> List[str]:
+    """What of a live session's inputs was edited since: manifest keys, else the parts of the plan that differ."""
+    keys = differences(old["manifest"], new["manifest"])
+    keys += [p for part in ("repos", "command") for p in differences(old.get(part), new.get(part), part)]
+    return keys or differences(old, new)
+
+
 def differences(old: Any, new: Any, path: str = "") -> List[str]:
-    """Dotted paths at which two plans differ, for the refusal of an edited manifest on a live session."""
+    """Dotted paths at which two documents differ; lists are compared as a whole."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(set(old) | set(new))
         return [p for k in keys for p in differences(old.get(k), new.get(k), f"{path}.{k}" if path else str(k))]

@@ -118,7 +118,9 @@ def caddy(
 # --- LiteLLM ---------------------------------------------------------------------------------------------------
 
 
-def litellm(provider: Optional[str], models: Sequence[str], base_url: Optional[str], mock: bool) -> Json:
+def litellm(
+    provider: Optional[str], models: Sequence[str], base_url: Optional[str], mock: bool, keyed: bool = True
+) -> Json:
     """LiteLLM's proxy configuration. Keys stand in it as ``os.environ/…`` references, never as values.
 
     ``disable_model_info_refresh`` stops a request with the real key at boot and every 300 s; ``num_retries`` is 0
@@ -127,7 +129,7 @@ def litellm(provider: Optional[str], models: Sequence[str], base_url: Optional[s
     if mock:
         routes = [{"model_name": "*", "litellm_params": {"model": "asfmock/embedded", "api_key": "none"}}]
     else:
-        routes = [_route(name, provider or "", base_url) for name in (models or ["*"])]
+        routes = [_route(name, provider or "", base_url, keyed) for name in (models or ["*"])]
     settings: Json = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
     if mock:
         settings["custom_provider_map"] = [{"provider": "asfmock", "custom_handler": "asf_mock.model"}]
@@ -143,8 +145,8 @@ def litellm(provider: Optional[str], models: Sequence[str], base_url: Optional[s
     }
 
 
-def _route(name: str, provider: str, base_url: Optional[str]) -> Json:
-    params: Json = {"model": f"{provider}/{name}", "api_key": "os.environ/ASF_PROVIDER_KEY"}
+def _route(name: str, provider: str, base_url: Optional[str], keyed: bool) -> Json:
+    params: Json = {"model": f"{provider}/{name}", "api_key": "os.environ/ASF_PROVIDER_KEY" if keyed else "none"}
     if base_url:
         params["api_base"] = base_url
     return {"model_name": name, "litellm_params": params}
