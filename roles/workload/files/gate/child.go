@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+)
+
+const fallbackPath = "/usr/local/bin:/usr/bin:/bin"
+
+// lookPath finds a program in the planned PATH; exec.LookPath would use the gate's own environment.
+func lookPath(name, path string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, usable(name)
+	}
+	if path == "" {
+		path = fallbackPath
+	}
+	var denied error
+	for _, dir := range strings.Split(path, ":") {
+		if !strings.HasPrefix(dir, "/") {
+			continue // relative entries would make the meaning depend on the working directory, which an agent writes
+		}
+		err := usable(dir + "/" + name)
+		if err == nil {
+			return dir + "/" + name, nil
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	return "", &fs.PathError{Op: "find in " + path, Path: name, Err: fs.ErrNotExist}
+}
+
+func usable(file string) error {
+	info, err := os.Stat(file)
+	if err == nil && (info.IsDir() || info.Mode()&0o111 == 0) {
+		return &fs.PathError{Op: "execute", Path: file, Err: fs.ErrPermission}
+	}
+	return err
+}
+
+// startFailed turns an error of finding or starting a program into the shell's exit codes.
+func startFailed(err error) int {
+	if errors.Is(err, fs.ErrNotExist) {
+		return complain(exitNotFound, "cannot start: %v", err)
+	}
+	return complain(exitCannot, "cannot start: %v", err)
+}
+
+// startWorkload runs the planned command as the gate's child and stays until it ends. The child has a process group of
+// its own, which is the terminal's foreground group when there is a terminal, so that Ctrl-C goes to it and not here.
+func startWorkload(p *Plan, token string, signals watched) int {
+	program, err := lookPath(p.Argv[0], p.Env["PATH"])
+	if err != nil {
+		return startFailed(err)
+	}
+	if info, err := os.Stat(p.Cwd); err != nil || !info.IsDir() {
+		return complain(exitCannot, "working directory %s: not a directory that can be entered", p.Cwd)
+	}
+	terminal := controlsTerminal(0)
+	pid, err := syscall.ForkExec(program, p.Argv, &syscall.ProcAttr{
+		Dir: p.Cwd, Env: p.environment(token), Files: []uintptr{0, 1, 2},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: terminal, Ctty: 0},
+	})
+	if err != nil {
+		return startFailed(&fs.PathError{Op: "start", Path: program, Err: err})
+	}
+	return attend(pid, terminal, signals)
+}
+
+// attend forwards signals to the child and reaps everything until the child has ended.
+func attend(pid int, terminal bool, signals watched) int {
+	for {
+		// Reap first: the child may have ended before SIGCHLD was watched.
+		if status, ended := reap(pid, terminal); ended {
+			return exitCode(status)
+		}
+		select {
+		case <-signals.children:
+		case s := <-signals.others:
+			if !notForwarded[s] {
+				syscall.Kill(pid, s.(syscall.Signal))
+			}
+		}
+	}
+}
+
+// reap collects every child that has ended and says whether pid was one of them. A child that stopped itself on a
+// terminal is continued: there is no shell above it that could ever do that, and the session would hang.
+func reap(pid int, terminal bool) (status syscall.WaitStatus, ended bool) {
+	for {
+		var ws syscall.WaitStatus
+		options := syscall.WNOHANG
+		if terminal {
+			options |= syscall.WUNTRACED
+		}
+		got, err := syscall.Wait4(-1, &ws, options, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || got <= 0 {
+			return status, ended
+		}
+		switch {
+		case got == pid && ws.Stopped():
+			syscall.Kill(-pid, syscall.SIGCONT)
+		case got == pid:
+			status, ended = ws, true
+		}
+	}
+}
+
+func exitCode(ws syscall.WaitStatus) int {
+	if ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// execRole replaces itself by a command with the planned environment, in the working directory that it was given.
+func execRole(args []string, _ atStart) int {
+	path, rest, err := planArgs(args)
+	if err != nil || len(rest) < 2 || rest[0] != "--" {
+		return usage()
+	}
+	plan, err := readPlan(path)
+	if err != nil {
+		return complain(exitPlan, "plan: %v", err)
+	}
+	token, err := readToken(plan)
+	if err != nil {
+		return complain(exitPlan, "token: %v", err)
+	}
+	if err := harden(); err != nil {
+		return complain(exitInternal, "cannot confine itself: %v", err)
+	}
+	program, err := lookPath(rest[1], plan.Env["PATH"])
+	if err != nil {
+		return startFailed(err)
+	}
+	err = syscall.Exec(program, rest[1:], plan.environment(token))
+	return startFailed(&fs.PathError{Op: "execute", Path: program, Err: err})
+}

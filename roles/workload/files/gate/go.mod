@@ -1,0 +1,3 @@
+module asf.sandbox/gate
+
+go 1.22
