@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from support import leaks
 from support.client import VARIABLE, World
 from support.product import Home, SessionFactory, operator_home

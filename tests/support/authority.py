@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""Certificate authority of the test world: one root, leaf certificates on demand by server name. Uses the openssl CLI."""
+"""Certificate authority of the test world: one root, leaf certificates on demand by server name.
+
+Uses the openssl command; keys are made here and never leave the folder."""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def _openssl(*args: str) -> None:
 
 
 class Authority:
-    """Root certificate and key in `folder`; several worlds may share it, so that all sessions of a test run trust one."""
+    """Root certificate and key in `folder`; worlds share it, so that whatever trusts the root goes on doing so."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -9,6 +9,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from support import addresses, probe_tools
+
 VARIABLE = "ASF_TEST_WORLD"
 Event = dict[str, Any]
 
@@ -20,8 +22,8 @@ class WorldError(RuntimeError):
 class World:
     """One test world. Events are dicts; their fields are described in dns_server, sites and providers.
 
-    All readers take `since`, a number from `mark()`, and field values to match. With `timeout` (seconds) they wait until
-    there is at least one matching event, and return an empty list when none came.
+    All readers take `since`, a number from `mark()`, and field values to match. With `timeout` (seconds) they wait
+    until there is at least one matching event, and return an empty list when none came.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -54,13 +56,29 @@ class World:
 
     # ---- what was seen
 
+    def settle(self) -> None:
+        """Return when everything that was dialled or asked before this call is recorded: call it before claiming that
+        nothing was. It knocks at every listener itself and waits until that is seen.
+        """
+        mark = self.mark()
+        ports = [*addresses.TLS_PORTS, *addresses.HTTP_PORTS, *addresses.BANNER_PORTS, 7]  # 7: the catch-all
+        for port in ports:
+            with socket.create_connection((addresses.ROUTER, port), 5):
+                pass
+            assert self.events("barrier", mark, timeout=5, port=port), f"the listener for port {port} is stuck"
+        name = f"settle-{mark}.invalid"
+        probe_tools.dns(addresses.RESOLVER, name)
+        assert self.dns_queries(mark, timeout=5, name=name), "the resolver is stuck"
+
     def mark(self) -> int:
         """Number of the last event so far."""
         return int(self._ask(do="mark")["mark"])
 
-    def events(self, kind: str | None = None, since: int = 0, timeout: float | None = None, **match: Any) -> list[Event]:
+    def events(
+        self, kind: str | None = None, since: int = 0, timeout: float | None = None, **match: Any
+    ) -> list[Event]:
         """Events of one kind, or of all."""
-        request = {"kind": kind, "since": since, "match": match}
+        request: dict[str, Any] = {"kind": kind, "since": since, "match": match}
         if timeout is None:
             return list(self._ask(do="log", **request)["events"])
         return list(self._ask(patience=timeout + 10, do="wait", timeout=timeout, **request)["events"])
@@ -71,14 +89,16 @@ class World:
 
     def dns_names(self, since: int = 0) -> set[str]:
         """All names that were asked for."""
-        return {str(event["name"]) for event in self.dns_queries(since)}
+        names = {str(event["name"]) for event in self.dns_queries(since)}
+        return {name for name in names if not name.startswith("settle-")}
 
     def accepts(self, since: int = 0, timeout: float | None = None, **match: Any) -> list[Event]:
         """TCP connections: address and port that were dialled, peer, canary (nobody may ever dial that address)."""
         return self.events("accept", since, timeout, **match)
 
     def canaries(self, since: int = 0) -> list[Event]:
-        """Connections and datagrams to addresses that no test expects to be dialled."""
+        """Connections and datagrams to addresses that no test expects to be dialled. Settles first."""
+        self.settle()
         return self.events(None, since, canary=True)
 
     def handshakes(self, since: int = 0, timeout: float | None = None, **match: Any) -> list[Event]:

@@ -7,6 +7,7 @@ A zone entry is described at `addresses.default_zones`. Every query becomes an e
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -54,7 +55,7 @@ class Zones:
             if key is None:
                 return None
             entry = self._entries[key]
-            steps = entry.get("rotate") or entry.get("sequence")
+            steps: list[Zone] = entry.get("rotate") or entry.get("sequence") or []
             if not steps:
                 return entry
             count = self._asked.get((key, qtype), 0)
@@ -169,10 +170,8 @@ class DnsServer:
         """Stop listening."""
         for listener in self._sockets:
             # close() alone leaves a thread that blocks in accept() or recvmsg() listening on
-            try:
+            with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             listener.close()
 
     def _udp_loop(self) -> None:

@@ -178,8 +178,8 @@ def connect_request(target: str, extra: str = "", host: str | None = None, metho
 def connect_raw(proxy: Address, data: str, then: str = "", timeout: float = 10) -> dict[str, Any]:
     """Send raw bytes to a proxy. When it answers 200, send `then` through the tunnel and read what comes.
 
-    Result: status, phrase, headers, body (of a refusal), responses (how many status lines came), end (closed, open or an
-    error's name), tunnel (bytes that came through it), seconds; or {"status": 0, "end": …} when there was no answer.
+    Result: status, phrase, headers, body (of a refusal), responses (how many status lines came), end (closed, open or
+    an error's name), tunnel (bytes that came through it), seconds; or {"status": 0, "end": …} when there was no answer.
     """
     began = time.monotonic()
     try:

@@ -49,9 +49,10 @@ def run(
     :raises AssertionError: it took longer than `timeout` seconds
     """
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    source = subprocess.DEVNULL if data is None else subprocess.PIPE
+    pipe = subprocess.PIPE
+    source = subprocess.DEVNULL if data is None else pipe
     with subprocess.Popen(
-        list(argv), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd, start_new_session=True
+        list(argv), stdin=source, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True
     ) as process:
         try:
             out, err = process.communicate(data, timeout)

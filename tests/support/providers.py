@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Fake model providers: Anthropic Messages and OpenAI Chat Completions and Responses, at any path prefix.
 
-The turn is chosen by the number of assistant turns (or tool results) in the request, so that retries and a client's side
-requests change nothing. A request that offers tools gets the scripted tool call only when it offers that very tool.
+The turn is chosen by the number of assistant turns in the request, so that retries and a client's side requests change
+nothing. A request that offers tools gets the scripted tool call only when it offers that very tool.
 Every request becomes an event `provider`, with its headers, the key it carried, its body and the answer's kind.
 """
 
@@ -95,7 +95,8 @@ class ProviderHandler(BaseHTTPRequestHandler):
         self._record({}, "models" if self._path().endswith("/models") else "stray")
         if not self._path().endswith("/models"):
             return send_json(self, 404, _error_body(self._path(), 404, "no such path at the test provider"))
-        models = [{"id": name, "object": "model", "type": "model", "display_name": name} for name in ("gpt-test", "claude-test")]
+        kind = {"object": "model", "type": "model"}
+        models = [{"id": name, "display_name": name, **kind} for name in ("gpt-test", "claude-test")]
         return send_json(self, 200, {"object": "list", "data": models, "has_more": False})
 
     def do_POST(self) -> None:

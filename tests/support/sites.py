@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Listeners of the test world: TLS sites, plain HTTP, banners, and a catch-all for every other address and port.
 
-Events: `accept` {conn, address, port, peer, canary}, then, when bytes arrive, `data` {conn, first}, `tls` {conn, sni} or
-`tls-error`, `http` {conn, method, host, path, headers}, and at the end `closed` {conn, seconds, error}. `conn` is the
-number of the accept event, `address` and `port` are what the client dialled.
+Events: `accept` {conn, address, port, peer, canary}, then, when bytes arrive, `data` {conn, first}, `tls` {conn, sni}
+or `tls-error`, `http` {conn, method, host, path, headers}, and at the end `closed` {conn, seconds, error}. `conn` is
+the number of the accept event, `address` and `port` are what the client dialled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Connection = dict[str, Any]
 
 
 class SiteHandler(BaseHTTPRequestHandler):
-    """Any web site. GET / tells what was asked; /stream?interval=S never ends; /slow?seconds=S; /bytes?n=N; POST echoes."""
+    """Any web site. GET / tells what was asked; POST echoes.
+
+    /stream?interval=S never ends, /slow?seconds=S waits, /bytes?n=N is long, /status?code=N fails.
+    """
 
     protocol_version = "HTTP/1.1"
     server: Any
@@ -131,13 +134,18 @@ class Listener:
     def _loop(self) -> None:
         while True:
             connection, peer = self._socket.accept()
-            threading.Thread(target=self._one, args=(connection, peer[0]), daemon=True).start()
+            address, port = _dialled(connection)
+            info: Connection = {"address": address, "port": port, "peer": peer[0]}
+            if address == addresses.ROUTER:  # World.settle of the client: everything accepted before it is recorded
+                self._world.recorder.add("barrier", **info)
+                connection.close()
+                continue
+            # here and not in the thread, so that the order of events is the order of connections
+            info["conn"] = self._world.recorder.add("accept", canary=address not in addresses.EXPECTED, **info)
+            threading.Thread(target=self._one, args=(connection, info), daemon=True).start()
 
-    def _one(self, connection: socket.socket, peer: str) -> None:
+    def _one(self, connection: socket.socket, info: Connection) -> None:
         recorder, began, error = self._world.recorder, time.monotonic(), None
-        address, port = _dialled(connection)
-        info: Connection = {"address": address, "port": port, "peer": peer}
-        info["conn"] = recorder.add("accept", canary=address not in addresses.EXPECTED, **info)
         try:
             connection.settimeout(_IDLE_S)
             if first := connection.recv(16, socket.MSG_PEEK):
@@ -186,10 +194,10 @@ class BannerListener(Listener):
         self._banner = banner
         super().__init__(world, port, "echo")
 
-    def _one(self, connection: socket.socket, peer: str) -> None:
+    def _one(self, connection: socket.socket, info: Connection) -> None:
         with contextlib.suppress(OSError):
             connection.sendall(self._banner)
-        super()._one(connection, peer)
+        super()._one(connection, info)
 
 
 def _dialled(connection: socket.socket) -> tuple[str, int]:

@@ -140,7 +140,7 @@ def response(model: str, turn: Turn, number: int) -> Json:
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, **details}
     head = {"id": f"resp_{number:04d}", "object": "response", "created_at": 1, "status": "completed", "model": model}
-    rest = {"error": None, "incomplete_details": None, "instructions": None, "metadata": {}, "tools": []}
+    rest: Json = {"error": None, "incomplete_details": None, "instructions": None, "metadata": {}, "tools": []}
     knobs = {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_p": 1.0}
     return {**head, **rest, **knobs, "output": [_item(turn, number)], "usage": usage}
 

@@ -16,6 +16,7 @@ import json
 import os
 import select
 import shutil
+import socket
 import socketserver
 import sys
 import tempfile
@@ -131,6 +132,18 @@ def _bundle(authority: Authority) -> Path:
     return bundle
 
 
+def _sweep(run: Path) -> None:
+    """Remove the folders of worlds that were killed: their control sockets refuse."""
+    for control in run.glob("asf-testworld-*/control"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(control))
+            except ConnectionRefusedError:
+                shutil.rmtree(control.parent, ignore_errors=True)
+            except OSError:
+                continue  # it went away by itself
+
+
 def _has_ipv6() -> bool:
     table = Path("/proc/net/if_inet6")
     return table.exists() and any(line.startswith("20010db8") for line in table.read_text().splitlines())
@@ -140,6 +153,7 @@ def main(pid: int) -> None:
     """Serve until process `pid` ends."""
     ended = os.pidfd_open(pid)
     run = Path(os.environ["XDG_RUNTIME_DIR"])
+    _sweep(run)
     authority = Authority(run / "asf-testworld-ca")
     folder = Path(tempfile.mkdtemp(prefix="asf-testworld-", dir=run))
     try:
