@@ -64,6 +64,6 @@ def _check(clone):
     failed = [verdict for verdict in verdicts if verdict.state == "fail"]
     if failed:
         raise SetupError(
-            "this machine is not ready; an administrator must do this:\n"
+            "this machine is not ready. Do the following, an administrator what says `as root`:\n"
             + "\n".join(doctor.line(verdict) for verdict in failed)
         )

@@ -37,7 +37,8 @@ class Facts:
 
     ``controllers`` are the cgroup controllers that this user's containers can really be limited by. ``run_dir_owner``
     and ``run_dir_mode`` are None when the folder does not exist. ``podman_error`` is what `podman info` said when it
-    failed. ``resolvers`` are the nameservers of the system, ``resolver`` is the one of ``config.yml``. Sizes are bytes.
+    failed. ``subid_free`` is the first id that nobody has as a subordinate one. ``resolvers`` are the nameservers of
+    the system, ``resolver`` is the one of ``config.yml``. Sizes are bytes.
     """
 
     uid: int
@@ -48,6 +49,7 @@ class Facts:
     controllers: Sequence[str]
     subuids: int
     subgids: int
+    subid_free: int
     run_dir: Optional[str]
     run_dir_owner: Optional[int]
     run_dir_mode: Optional[int]
@@ -174,13 +176,14 @@ def _subids(facts: Facts) -> Iterator[Verdict]:
     if not low:
         yield Verdict("subids", "ok", f"{facts.subuids} subordinate uids, {facts.subgids} gids", why)
         return
+    free = f"{facts.subid_free}-{facts.subid_free + IDS_MINIMUM - 1}"
     yield Verdict(
         "subids",
         "fail",
         f"{facts.user} has too few subordinate ids ({', '.join(low)}; {IDS_MINIMUM} are needed)",
         why,
-        f"as root: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {facts.user}` with a range "
-        "that is free in /etc/subuid and /etc/subgid, then `podman system migrate`",
+        f"as root: `usermod --add-subuids {free} --add-subgids {free} {facts.user}`, then as {facts.user}: "
+        "`podman system migrate`",
     )
 
 
@@ -228,7 +231,7 @@ def _programs(facts: Facts) -> Iterator[Verdict]:
         version = facts.programs.get(name)
         if version is None:
             yield Verdict(name, "fail", "missing", why, f"as root: `apt-get install {package}`")
-        elif name == "podman" and version < PODMAN_MINIMUM:
+        elif name == "podman" and any(version) and version < PODMAN_MINIMUM:
             yield Verdict(
                 name,
                 "fail",
