@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""The workload's terminal or streams, from before its first byte to its exit code.
+
+Measured on Podman 4.3: ``podman attach`` shows everything from the moment conmon has accepted its connection, and loses
+what came before; its own exit code is 0 whatever the workload's was. So: attach while the workload waits at the gate,
+wait until conmon holds the connection, say go, and ask ``podman wait`` for the exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .errors import CliError
+
+#: Leaves an attached session without ending it. Podman's default (ctrl-p,ctrl-q) swallows keys that shells use.
+DETACH_KEYS = "ctrl-],ctrl-]"
+_CONNECT_TIMEOUT = 15.0
+_POLL = 0.002
+#: After the streams of a terminal closed, a workload that ends does so within this time; one that does not was left.
+_SETTLE = 1.5
+
+
+class Ending(NamedTuple):
+    """How it ended: ``exit`` (with the workload's code), ``detached``, ``hangup``, ``terminated`` or ``gone``."""
+
+    how: str
+    code: int | None = None
+
+
+@dataclass
+class Target:
+    """A container to attach to: its name, first process (the gate), conmon, and whether it has a terminal."""
+
+    name: str
+    pid: int
+    conmon: int
+    tty: bool
+
+
+@dataclass
+class Streams:
+    """``stdin`` passes the caller's standard input; ``quiet_stdout`` sends all output to standard error."""
+
+    stdin: bool
+    quiet_stdout: bool = False
+
+
+def target(podman: Any, name: str) -> Target:
+    """The container as it runs. Raises CliError when it does not run."""
+    rows = podman.json(["inspect", "--type", "container", name])
+    state = rows[0]["State"]
+    if not state.get("Running") or not state.get("Pid"):
+        raise CliError(
+            "the workload does not run",
+            key=name,
+            found=str(state.get("Status")),
+            remedy="close the session (close.yml) and open it again",
+            code="engine",
+        )
+    return Target(name, int(state["Pid"]), int(state["ConmonPid"]), bool(rows[0]["Config"].get("Tty")))
+
+
+def attach(podman: Any, to: Target, streams: Streams, go: Callable[[], object] | None = None) -> Ending:
+    """Attach, call ``go`` once nothing can be lost any more, and stay until the workload or the attachment ends.
+
+    Raises CliError when Podman cannot attach, and what ``go`` raises; then nothing stays attached.
+    """
+    with _process(to.pid) as gate, _terminal(to.tty and streams.stdin):
+        before = connections(to.conmon)
+        child = _spawn(podman, to, streams)
+        with _Signals(child, gate, to.tty) as signals:
+            try:
+                if go is not None:
+                    _connected(child, to, before)
+                    go()
+                child.wait()
+            finally:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+        if signals.left:
+            return Ending(signals.left)
+        return _ending(podman, to, gate)
+
+
+def _spawn(podman: Any, to: Target, streams: Streams) -> subprocess.Popen[bytes]:
+    words = ["podman", "attach", "--sig-proxy=false", f"--detach-keys={DETACH_KEYS}"]
+    words += [] if streams.stdin else ["--no-stdin"]
+    return subprocess.Popen(
+        [*words, to.name],
+        env=podman.env,
+        stdin=None if streams.stdin else subprocess.DEVNULL,
+        stdout=sys.stderr if streams.quiet_stdout else None,
+        # Without a terminal Ctrl-C is a signal, and the workload's to get: Podman must not die of it. With one, Podman
+        # has to stay in the foreground to learn of a changed window size.
+        start_new_session=not to.tty,
+    )
+
+
+def connections(conmon: int, proc: str = "/proc") -> set[str]:
+    """Inodes of the attachments that a conmon has accepted: connected sockets of its ``attach`` address."""
+    held = set()
+    try:
+        for entry in os.listdir(f"{proc}/{conmon}/fd"):
+            link = os.readlink(f"{proc}/{conmon}/fd/{entry}")
+            if link.startswith("socket:["):
+                held.add(link[8:-1])
+    except OSError:
+        return set()
+    with open(f"{proc}/net/unix", encoding="utf-8", errors="replace") as table:
+        rows = [line.split(maxsplit=7) for line in table]
+    # Num RefCount Protocol Flags Type St Inode Path; St 03 is connected (unix(7), proc(5)).
+    return {row[6] for row in rows if len(row) == 8 and row[5] == "03" and row[7].rstrip().endswith("/attach")} & held
+
+
+def _connected(child: subprocess.Popen[bytes], to: Target, before: set[str]) -> None:
+    end = time.monotonic() + _CONNECT_TIMEOUT
+    while not connections(to.conmon) - before:
+        if child.poll() is not None or time.monotonic() > end:
+            raise CliError(
+                "Podman could not attach to the workload, which was therefore not started",
+                key=to.name,
+                found=f"exit code {child.returncode}" if child.returncode is not None else "no connection",
+                remedy="see Podman's message above; --detach opens without attaching",
+                code="engine",
+            )
+        time.sleep(_POLL)
+
+
+def _ending(podman: Any, to: Target, gate: int) -> Ending:
+    """The attachment is over; is the workload?"""
+    if not _ended(gate, _SETTLE if to.tty else None):
+        return Ending("detached")
+    return exit_code(podman, to.name)
+
+
+def exit_code(podman: Any, name: str) -> Ending:
+    """The exit code of a container whose process is gone; ``gone`` when the container was removed meanwhile."""
+    result = podman.run(["wait", "--interval", "20ms", name], timeout=60, check=False)
+    word = result.stdout.strip().splitlines()[-1:] or [""]
+    return Ending("exit", int(word[0]) & 0xFF) if result.rc == 0 and word[0].lstrip("-").isdigit() else Ending("gone")
+
+
+def _ended(pidfd: int, timeout: float | None) -> bool:
+    """Wait for a process to end, in seconds (None: as long as it takes). A pidfd is readable once it has."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+@contextmanager
+def _process(pid: int) -> Iterator[int]:
+    """A descriptor of the process: a pid could be somebody else's by the time it is signalled."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError as error:
+        raise CliError("the workload's gate is gone", found=f"pid {pid}", remedy="close the session", code="engine") from error
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _terminal(wanted: bool) -> Iterator[None]:
+    """Put the terminal's modes back afterwards: a killed Podman leaves it raw."""
+    if not wanted or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    handle = sys.stdin.fileno()
+    saved = termios.tcgetattr(handle)
+    try:
+        yield
+    finally:
+        try:
+            termios.tcsetattr(handle, termios.TCSADRAIN, saved)
+        except (termios.error, OSError):
+            pass  # the terminal is gone
+
+
+class _Signals:
+    """While attached. A lost terminal leaves the session up; without a terminal Ctrl-C and SIGTERM are the workload's."""
+
+    def __init__(self, child: subprocess.Popen[bytes], gate: int, tty: bool) -> None:
+        self.left = ""
+        self._child = child
+        self._gate = gate
+        self._tty = tty
+        self._saved: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            self._saved[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._saved.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if number == signal.SIGHUP or (self._tty and number == signal.SIGTERM):
+            self.left = "hangup" if number == signal.SIGHUP else "terminated"
+            self._child.terminate()
+        elif not self._tty:
+            try:
+                signal.pidfd_send_signal(self._gate, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+
+def describe(ending: Ending, session: str) -> str:
+    """What to tell the user about a session that was left running."""
+    back = f"it goes on; back to it: asf-play open.yml {_names(session)}; end it: asf-play close.yml {_names(session)}"
+    return {"detached": f"left session {session}: {back}", "gone": f"session {session} was closed by another command"}.get(
+        ending.how, f"lost the terminal of session {session}: {back}"
+    )
+
+
+def _names(session: str) -> str:
+    agent, _, name = session.partition(".")
+    return f"-e agent={agent}" + (f" -e session={name}" if name and name != "main" else "")
+
+
+def have_terminal() -> bool:
+    """Whether there is a terminal to give to a workload: standard input and output both are one."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""``asf-play``: from the words of the command line to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from . import errors, parser
+
+#: Command -> module and function that carries it out; imported when it is asked for, as start-up time matters.
+_VERBS = {
+    "playbook": (".play", "play"),
+    "exec": (".exec", "run"),
+    "repo": (".repo", "run"),
+    "ls": (".listing", "sessions"),
+    "doctor": (".listing", "doctor"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line (``sys.argv`` when None); returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        request = parser.parse(words)
+        return _carry_out(request)
+    except SystemExit as stop:  # --help, --version
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return errors.INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+    except Exception as error:
+        return _failed(error, words)
+
+
+def _carry_out(request: argparse.Namespace) -> int:
+    module, function = _VERBS[request.verb]
+    work = getattr(importlib.import_module(module, __package__), function)
+    code = int(work(request))
+    sys.stdout.flush()
+    return code
+
+
+def _reader_gone() -> int:
+    """Whoever read standard output is gone (``| head``): nothing to say, and nobody to say it to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + 13
+
+
+def _failed(error: Exception, words: list[str]) -> int:
+    """Say what went wrong: as a document with ``--json``, for people otherwise; a traceback only with ``-vvv``."""
+    fields = errors.fields(error)
+    if parser.wants_traceback(words):
+        import traceback
+
+        traceback.print_exc()
+    if parser.wants_json(words):
+        from . import document
+
+        print(document.dump(document.failure(fields)))
+    else:
+        from . import render
+
+        print("\n".join(render.error(fields, render.style(sys.stderr, os.environ))), file=sys.stderr)
+    return errors.exit_code(fields)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""The command line: what was asked for, as data. Nothing is looked up or run here."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from . import variables
+from .errors import CliError
+
+_EXAMPLES = """\
+examples:
+  asf-play open.yml -e agent=claude                open a verified session, attach to it
+  asf-play open.yml -e agent=claude -- claude -p "fix the tests"
+  asf-play open.yml -e agent=claude --detach       leave it running
+  asf-play verify.yml -e agent=claude              probe a live session again
+  asf-play close.yml -e agent=claude
+  asf-play repo add claude ~/projects/my-api --mode ro
+  asf-play exec -e agent=claude -- git status
+  asf-play ls --json
+  asf-play doctor
+
+exit codes: 0 done; N the workload's own; 64 wrong use; 220 refused (manifest, grant, secret, plan);
+  221 verification failed; 222 engine failed; 223 host not ready; 224 cleanup incomplete; 225 defect of asf-play;
+  129, 130, 143 ended by SIGHUP, Ctrl-C, SIGTERM
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are raised instead of printed, so that ``--json`` can report them too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CliError(message, remedy=f"{self.prog} --help shows how")
+
+
+def split(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """The words before ``--``, and those after it (None when there is no ``--``)."""
+    if "--" not in argv:
+        return argv, None
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The request. ``verb`` is ``playbook``, ``exec``, ``repo``, ``ls`` or ``doctor``; for the first two
+    ``command`` is the words after ``--`` (or None) and ``variables`` what ``-e`` gave.
+
+    Raises CliError for wrong use; SystemExit after ``--help`` and ``--version``.
+    """
+    first = argv[0] if argv else ""
+    if first in _PLAIN:
+        found = _PLAIN[first]().parse_args(argv[1:])
+        found.verb = first
+        return found
+    words, command = split(argv)
+    found = _exec().parse_args(words[1:]) if first == "exec" else _playbook().parse_args(words)
+    found.verb = "exec" if first == "exec" else "playbook"
+    found.command = command
+    found.variables = variables.parse(found.extra)
+    _check_command(found)
+    return found
+
+
+def _check_command(found: argparse.Namespace) -> None:
+    if found.command is not None and (not found.command or not found.command[0]):
+        raise CliError("nothing stands after --", remedy="leave -- out, or name a command")
+    if found.verb != "exec":
+        return
+    if found.command is None:
+        raise CliError("exec needs a command after --", remedy="asf-play exec -e agent=NAME -- CMD…")
+    if "agent" not in found.variables:
+        raise CliError("exec needs an agent", key="agent", remedy="-e agent=NAME")
+
+
+def _playbook() -> _Parser:
+    parser = _Parser(
+        prog="asf-play",
+        usage="asf-play PLAYBOOK.yml -e agent=NAME [options] [-- CMD…]\n       asf-play repo|ls|doctor|exec …",
+        description="Run AI coding agents in verified, rootless sandboxes.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("playbook", metavar="PLAYBOOK.yml", help="a shipped playbook by name, or a path with a slash")
+    parser.add_argument(
+        "-e", "--extra-vars", dest="extra", action="append", default=[], metavar="NAME=VALUE|@FILE|JSON", help="a variable"
+    )
+    parser.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
+    parser.add_argument("-D", "--diff", action="store_true", help="show changes of policy as text")
+    parser.add_argument("-v", dest="verbosity", action="count", default=0, help="show Ansible's own output (-vvv: tracebacks)")
+    parser.add_argument("-t", "--tags", action="append", default=[], help="only roles with these tags")
+    parser.add_argument("--skip-tags", action="append", default=[], help="not the roles with these tags")
+    parser.add_argument("-l", "--limit", help="only these hosts of the inventory")
+    parser.add_argument("-i", "--inventory", help="an inventory of your own, by a path with a slash")
+    parser.add_argument("-f", "--forks", type=int, help="hosts at once")
+    parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
+    parser.add_argument("--detach", action="store_true", help="leave the session running; do not attach")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    return parser
+
+
+def _repo() -> _Parser:
+    parser = _Parser(prog="asf-play repo", description="Grants: which repositories an agent gets.", allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="action", required=True, metavar="add|remove|list", parser_class=_Parser)
+    add = verbs.add_parser("add", help="grant a repository", allow_abbrev=False)
+    add.add_argument("agent")
+    add.add_argument("path")
+    add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help="default: rw")
+    remove = verbs.add_parser("remove", help="take a grant back", allow_abbrev=False)
+    remove.add_argument("agent")
+    remove.add_argument("repository", metavar="PATH|NAME")
+    show = verbs.add_parser("list", help="show grants", allow_abbrev=False)
+    show.add_argument("agent", nargs="?")
+    for one in (add, remove, show):
+        one.add_argument("--json", action="store_true", help="standard output is one JSON document")
+    return parser
+
+
+def _ls() -> _Parser:
+    parser = _Parser(prog="asf-play ls", description="The sessions that still own resources.", allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
+    return parser
+
+
+def _doctor() -> _Parser:
+    parser = _Parser(prog="asf-play doctor", description="What this host offers and lacks.", allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
+    return parser
+
+
+def _exec() -> _Parser:
+    parser = _Parser(
+        prog="asf-play exec",
+        usage="asf-play exec -e agent=NAME [-e session=NAME] [-t] -- CMD…",
+        description="Run a command in a live session, as its workload would run it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-e", "--extra-vars", dest="extra", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("-t", "--tty", action="store_true", help="with a terminal")
+    return parser
+
+
+class _Version(argparse.Action):
+    """``--version``: looked up only when asked for (reading a distribution's metadata costs 30 ms)."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
+        print(f"asf-play {version()}")
+        parser.exit()
+
+
+#: Commands that take no command of the user's: ``--`` only ends their options, as everywhere.
+_PLAIN = {"repo": _repo, "ls": _ls, "doctor": _doctor}
+
+
+def version() -> str:
+    """Version of the distribution; in a checkout that was never installed, of its pyproject.toml."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("asf-play")
+    except metadata.PackageNotFoundError:
+        import tomllib
+
+        from .paths import content
+
+        with open(content() / "pyproject.toml", "rb") as handle:
+            return str(tomllib.load(handle)["project"]["version"])
+
+
+def wants_json(argv: list[str]) -> bool:
+    """Whether ``--json`` is asked for: needed before the line is known to be right, to report that it is wrong."""
+    return "--json" in split(argv)[0]
+
+
+def wants_traceback(argv: list[str]) -> bool:
+    """Whether ``-vvv`` (or more, in one word or several) is given."""
+    return sum(len(word) - 1 for word in split(argv)[0] if word.startswith("-v") and set(word[1:]) == {"v"}) >= 3
+

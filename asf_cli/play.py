@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""One request to run a playbook, from its words to its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import document, errors, paths, render, runner, variables
+from .errors import CliError
+from .events import Outcome
+from .interrupts import Interrupts
+from .progress import Progress
+
+#: Shipped playbooks that are about one agent.
+_NEED_AGENT = ("open.yml", "build.yml", "verify.yml", "close.yml")
+
+
+class Reporter:
+    """Feeds an outcome from runner's events and shows it. Redacts before anything is shown or kept."""
+
+    def __init__(self, progress: Progress, redactor: Any, verbosity: int, diff: bool = False) -> None:
+        self.progress = progress
+        self.outcome = Outcome(began=time.monotonic())
+        self._redactor = redactor
+        self._verbosity = verbosity
+        self._diff = diff
+        self._warned = 0
+        progress.phase("start", "Ansible", self.outcome.began)
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Handler for runner: quick, and never raises, because runner would leave its child behind."""
+        try:
+            self._event(self._redactor.tree(dict(event)), time.monotonic())
+        except Exception as error:  # noqa: BLE001
+            self.progress.line(render.safe(f"asf-play could not show an event: {type(error).__name__}: {error}"))
+
+    def _event(self, event: Mapping[str, Any], now: float) -> None:
+        phase = self.outcome.feed(event, now)
+        if phase is not None and phase.name != "start":
+            self.progress.phase(phase.name, phase.text, phase.began)
+        self._warnings()
+        if self._verbosity or (self._diff and event.get("event") == "runner_on_file_diff"):
+            for line in str(event.get("stdout") or "").splitlines():
+                self.progress.line(render.safe(line, 2000))
+
+    def _warnings(self) -> None:
+        known = self.outcome.asf.get("warnings", [])
+        for text in known[self._warned :]:
+            self.progress.line(render.warning(text, self.progress.style))
+        self._warned = len(known)
+
+
+def redactor() -> Any:
+    """Takes the operator's secrets out of everything shown: the values of the secrets files of ASF's home."""
+    from asf_lib.core.redact import Redactor
+
+    from .secrets import values
+
+    return Redactor(values())
+
+
+def execute(run: runner.Run, reporter: Reporter, patient: bool = False) -> Interrupts:
+    """Run the playbook to its end or interruption; the reporter has the outcome."""
+    style = reporter.progress.style
+    interrupts = Interrupts(lambda text: reporter.progress.line(style.paint(f"interrupted: {text}", "yellow")), patient)
+    with interrupts:
+        runner.execute(
+            run, reporter.event, interrupts, lambda folder: reporter.progress.notes(folder / "progress")
+        )
+    now = time.monotonic()
+    reporter.outcome.finish(now)
+    reporter.progress.end(not reporter.outcome.failed, now)
+    return interrupts
+
+
+def play(request: argparse.Namespace) -> int:
+    """Run what was asked for; returns the exit code of ``asf-play``."""
+    content = paths.content()
+    book = paths.playbook(request.playbook, content)
+    shipped = book.name if book.parent == content / "playbooks" else ""
+    _check(request, shipped)
+    progress = Progress(sys.stderr)
+    try:
+        reporter = Reporter(progress, redactor(), request.verbosity, request.diff)
+        if shipped == "open.yml":
+            from . import opening
+
+            return opening.open_session(request, book, reporter)
+        interrupts = execute(to_run(request, book), reporter)
+        return conclude(request, reporter, interrupts, shipped or str(book))
+    finally:
+        progress.close()
+
+
+def to_run(request: argparse.Namespace, book: Path, **more: Any) -> runner.Run:
+    """The run that a request asks for; ``more`` are extravars of the CLI's own."""
+    return runner.Run(
+        playbook=book,
+        variables={**request.variables, **more},
+        command=request.command,
+        check=request.check,
+        diff=request.diff,
+        verbosity=request.verbosity,
+        tags=request.tags,
+        skip_tags=request.skip_tags,
+        limit=request.limit,
+        inventory=request.inventory,
+        forks=request.forks,
+    )
+
+
+def _check(request: argparse.Namespace, shipped: str) -> None:
+    if shipped in _NEED_AGENT and "agent" not in request.variables:
+        raise CliError(f"{shipped} needs an agent", key="agent", remedy=f"asf-play {shipped} -e agent=NAME")
+    if request.inventory and "/" not in request.inventory:
+        raise CliError(
+            "an inventory is named by a path with a slash", key="--inventory", found=request.inventory,
+            remedy=f"--inventory ./{request.inventory}",
+        )
+    if shipped and shipped != "open.yml" and request.command is not None:
+        raise CliError(f"{shipped} takes no command", found=request.command[0], remedy="leave out what stands after --")
+    if request.detach and shipped != "open.yml":
+        raise CliError("--detach belongs to open.yml", key="--detach", remedy="leave it out")
+
+
+def session_id(given: Mapping[str, Any]) -> str:
+    """The session that checked variables name."""
+    return f"{given.get('agent', '')}.{given.get('session', variables.DEFAULT_SESSION)}"
+
+
+def code(outcome: Outcome, interrupts: Interrupts | None = None) -> int:
+    """Exit code for an outcome, without a workload's."""
+    if interrupts is not None and interrupts.interrupted:
+        return {signal.SIGHUP: errors.HANGUP, signal.SIGTERM: errors.TERMINATED}.get(
+            signal.Signals(interrupts.signal or signal.SIGINT), errors.INTERRUPTED
+        )
+    error = outcome.final_error()
+    return errors.OK if error is None else errors.exit_code(error, outcome.error_phase)
+
+
+def conclude(request: argparse.Namespace, reporter: Reporter, interrupts: Interrupts, playbook: str) -> int:
+    """Show the result of a run that needs nothing after it."""
+    outcome = reporter.outcome
+    exit_code = code(outcome, interrupts)
+    if interrupts.interrupted:
+        mark_interrupted(outcome)
+    if request.json:
+        reporter.progress.close()
+        show_document(document.build(outcome, playbook))
+        return exit_code
+    show_result(reporter, request, sys.stdout)
+    return exit_code
+
+
+def mark_interrupted(outcome: Outcome) -> None:
+    """An interruption is the error, whatever its consequences said."""
+    outcome.error = CliError("interrupted", code="interrupted").fields
+
+
+def show_document(content: Mapping[str, Any]) -> None:
+    """The one JSON document, on standard output."""
+    sys.stdout.write(document.dump(content) + "\n")
+    sys.stdout.flush()
+
+
+def show_result(reporter: Reporter, request: argparse.Namespace, stream: Any) -> None:
+    """Probe table, status, evidence on ``stream``; the error on standard error."""
+    outcome = reporter.outcome
+    reporter.progress.close()
+    for line in render.result(outcome.asf, render.style(stream, os.environ), request.verbosity > 0):
+        print(line, file=stream)
+    error = outcome.final_error()
+    if error is not None:
+        for line in render.error(error, reporter.progress.style):
+            print(line, file=sys.stderr)
+    stream.flush()
+

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""Text for people: phases, the probe table, errors, lists. Pure; every string from outside is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+_CODES = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1"}
+_VERDICTS = {"pass": "green", "fail": "red", "inconclusive": "red", "warn": "yellow"}
+_STATES = {"ok": "green", "pass": "green", "warn": "yellow", "fail": "red", "missing": "red", "bad": "red"}
+
+
+class Style(NamedTuple):
+    """What the stream can show."""
+
+    colour: bool = False
+    unicode: bool = False
+
+    def paint(self, text: str, name: str) -> str:
+        return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.colour and name in _CODES else text
+
+
+def live(stream: IO[str], env: Mapping[str, str]) -> bool:
+    """Whether lines on the stream may be updated in place: a terminal that is not dumb."""
+    return stream.isatty() and env.get("TERM", "dumb") != "dumb"
+
+
+def style(stream: IO[str], env: Mapping[str, str]) -> Style:
+    """What the stream can show. Colour: a terminal, and no NO_COLOR (https://no-color.org)."""
+    try:
+        "✓✗▸".encode(getattr(stream, "encoding", None) or "ascii")
+        plain = False
+    except (UnicodeEncodeError, LookupError):
+        plain = True
+    return Style(live(stream, env) and not env.get("NO_COLOR"), not plain)
+
+
+def safe(value: object, limit: int = 500) -> str:
+    """Any value as one harmless line."""
+    from asf_lib.core.escape import terminal
+
+    return str(terminal("" if value is None else value, limit))
+
+
+def phase_line(name: str, seconds: float, ok: bool, style: Style) -> str:
+    """A phase that is over."""
+    mark = ("✓" if ok else "✗") if style.unicode else ("ok" if ok else "FAILED")
+    return f"{style.paint(mark, 'green' if ok else 'red')} {safe(name, 40):<12} {seconds:7.2f} s"
+
+
+def phase_started(name: str, text: str) -> str:
+    """A phase that takes long, where lines cannot be updated."""
+    return f"   {safe(name, 40)}: {safe(text, 200)}"
+
+
+def phase_running(name: str, text: str, seconds: float, style: Style, width: int) -> str:
+    """The updated line of a phase that runs, never wider than the terminal."""
+    mark = "▸" if style.unicode else ">"
+    plain = f"{mark} {safe(name, 40):<12} {seconds:7.1f} s  {safe(text, 300)}"
+    return plain[: max(10, width - 1)]
+
+
+def probe_table(probes: Sequence[Mapping[str, Any]], style: Style, evidence: bool = False) -> list[str]:
+    """One line per probe, those that did not pass with their evidence below (with ``evidence``: all)."""
+    rows = [
+        (
+            safe(probe.get("verdict"), 14),
+            safe(probe.get("id"), 40),
+            safe(probe.get("vantage"), 10),
+            safe(probe.get("invariant"), 6),
+            safe(probe.get("expect"), 90),
+        )
+        for probe in probes
+    ]
+    head = ("verdict", "probe", "vantage", "inv", "expectation")
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
+    lines = [style.paint(_cells(head, widths), "bold")]
+    for probe, row in zip(probes, rows):
+        verdict = style.paint(f"{row[0]:<{widths[0]}}", _VERDICTS.get(row[0], "red"))
+        lines.append(f"{verdict}  " + _cells(row[1:], widths[1:]))
+        if row[0] != "pass" or evidence:
+            lines += _indented(probe.get("evidence"))
+    return [*lines, probe_summary(probes, style)]
+
+
+def probe_summary(probes: Sequence[Mapping[str, Any]], style: Style) -> str:
+    """How many probes gave which verdict."""
+    counts: dict[str, int] = {}
+    for probe in probes:
+        verdict = safe(probe.get("verdict"), 14)
+        counts[verdict] = counts.get(verdict, 0) + 1
+    worst = next((word for word in ("fail", "inconclusive", "warn") if word in counts), "pass")
+    text = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items(), key=lambda item: item[0]))
+    return style.paint(f"{len(probes)} probes: {text}", _VERDICTS[worst])
+
+
+def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
+    return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
+
+
+def _indented(evidence: object) -> list[str]:
+    if evidence in (None, "", {}, []):
+        return []
+    if isinstance(evidence, Mapping):
+        return [f"    {safe(key, 40)}: {safe(value, 300)}" for key, value in evidence.items() if value not in (None, "")]
+    return [f"    {safe(evidence, 400)}"]
+
+
+def error(fields: Mapping[str, Any], style: Style) -> list[str]:
+    """An error: what is wrong, where, what was found, what to do; then the other problems of the same input."""
+    problems = fields.get("problems")
+    if isinstance(problems, list) and problems:
+        lines = [line for problem in problems if isinstance(problem, Mapping) for line in _problem(problem, style)]
+    else:
+        lines = _problem(fields, style)
+    stderr = str(fields.get("stderr") or "").strip()
+    if stderr and stderr not in str(fields.get("message")):
+        lines += [f"    {safe(line, 300)}" for line in stderr.splitlines()[-8:]]
+    return lines
+
+
+def _problem(fields: Mapping[str, Any], style: Style) -> list[str]:
+    place = ":".join(safe(fields[key], 300) for key in ("file", "line", "column") if fields.get(key) not in (None, ""))
+    head = ": ".join(part for part in (place, safe(fields.get("key"), 200), safe(fields.get("message"), 1500)) if part)
+    lines = [f"{style.paint('error:', 'red')} {head}"]
+    for word in ("found", "allowed", "remedy"):
+        if fields.get(word) not in (None, ""):
+            lines.append(f"  {word}: {safe(fields[word], 600)}")
+    return lines
+
+
+def warning(text: object, style: Style) -> str:
+    """A warning: plain text, or a mapping with ``message`` and perhaps ``key``."""
+    if isinstance(text, Mapping):
+        key = safe(text.get("key"), 200)
+        text = f"{key}: {text.get('message')}" if key else text.get("message")
+    return f"{style.paint('warning:', 'yellow')} {safe(text, 800)}"
+
+
+def result(asf: Mapping[str, Any], style: Style, evidence: bool) -> list[str]:
+    """What a run of a playbook found: probes, sessions, the cleanup, where the evidence lies."""
+    lines: list[str] = []
+    if asf.get("probes"):
+        lines += probe_table(asf["probes"], style, evidence)
+    if isinstance(asf.get("status"), Mapping):
+        lines += _fields(asf["status"])
+    elif isinstance(asf.get("sessions"), list):
+        lines += sessions(asf["sessions"], style)
+    if isinstance(asf.get("cleanup"), Mapping):
+        lines += [safe(action, 300) for action in asf["cleanup"].get("actions", [])]
+    lines += [f"{word}: {safe(asf[word], 300)}" for word in ("session", "evidence", "head") if asf.get(word)]
+    return lines
+
+
+def _fields(found: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Plain data as indented lines."""
+    lines = []
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{safe(key, 60)}:", *_fields(value, indent + "  ")]
+        elif isinstance(value, list):
+            lines.append(f"{indent}{safe(key, 60)}: {', '.join(safe(item, 120) for item in value) or '-'}")
+        else:
+            lines.append(f"{indent}{safe(key, 60)}: {safe(value, 300)}")
+    return lines
+
+
+def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
+    """The table of sessions; why one is broken stands below it."""
+    if not rows:
+        return ["no session owns anything"]
+    columns = ("session", "state", "mode", "isolation")
+    lines = table(columns, [[row.get(column) for column in columns] for row in rows], style)
+    for row in rows:
+        lines += [f"{safe(row.get('session'), 130)}: {safe(reason, 300)}" for reason in row.get("reasons") or []]
+    return lines
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], style: Style) -> list[str]:
+    """A plain table with a heading."""
+    cells = [[safe(cell, 200) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(head), *cells]) for column in range(len(head))]
+    return [style.paint(_cells(head, widths), "bold"), *(_cells(row, widths) for row in cells)]
+
+
+def checks(found: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
+    """What ``doctor`` found: one line each; why it matters and the remedy below those that are not in order."""
+    width = max([len(safe(check.get("id"), 40)) for check in found] + [4])
+    lines = []
+    for check in found:
+        state = safe(check.get("state"), 12)
+        painted = style.paint(f"{state:<7}", _STATES.get(state, "yellow"))
+        lines.append(f"{painted}  {safe(check.get('id'), 40):<{width}}  {safe(check.get('found') or check.get('detail'), 300)}")
+        if state not in ("ok", "pass"):
+            lines += [f"         {word}: {safe(check[word], 500)}" for word in ("why", "remedy") if check.get(word)]
+    return lines

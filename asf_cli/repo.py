@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""``asf-play repo add|remove|list``: which repositories an agent gets."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from . import render, variables
+from .play import show_document
+
+
+def run(request: argparse.Namespace) -> int:
+    """Carry out the request; returns the exit code. Raises GrantError (asf_lib) for a grant that is refused."""
+    from asf_lib.engine import grantfs
+
+    if request.agent is not None:
+        variables.check_identity("agent", request.agent)
+    if request.action == "add":
+        # Made absolute, not resolved: whether a link is acceptable is the core's to say.
+        path = os.path.abspath(os.path.expanduser(request.path))
+        return _done(request, grantfs.add(request.agent, path, request.mode), "granted")
+    if request.action == "remove":
+        return _done(request, grantfs.remove(request.agent, request.repository), "removed")
+    return _list(request, grantfs.list_grants(request.agent))
+
+
+def _done(request: argparse.Namespace, result: Any, word: str) -> int:
+    found = dict(result or {})
+    warnings = found.pop("warnings", [])
+    if request.json:
+        show_document({"ok": True, "agent": request.agent, **found, "warnings": warnings})
+        return 0
+    style = render.style(sys.stderr, os.environ)
+    for text in warnings:
+        print(render.warning(text, style), file=sys.stderr)
+    print(f"{word}: {render.safe(found.get('path'), 300)} ({render.safe(found.get('mode') or '-', 10)}) for {request.agent}")
+    return 0
+
+
+def _list(request: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+    if request.json:
+        show_document({"ok": True, "grants": rows})
+        return 0
+    if not rows:
+        print("no repository is granted; asf-play repo add AGENT PATH grants one")
+        return 0
+    columns = ("agent", "mode", "path", "target")
+    cells = [[row.get(column) for column in columns] for row in rows]
+    print("\n".join(render.table(columns, cells, render.style(sys.stdout, os.environ))))
+    return 0
