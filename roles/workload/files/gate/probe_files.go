@@ -93,7 +93,7 @@ var (
 	engineRW = map[string]bool{"/proc": true, "/dev": true, "/dev/pts": true, "/dev/mqueue": true, "/dev/console": true,
 		"/dev/null": true, "/dev/zero": true, "/dev/full": true, "/dev/random": true, "/dev/urandom": true,
 		"/dev/tty": true}
-	engineRO = map[string]bool{"/": true, "/sys": true, "/sys/fs/cgroup": true, "/etc/hosts": true, "/etc/hostname": true,
+	engineRO = map[string]bool{"/": true, "/etc/passwd": true, "/etc/group": true, "/sys": true, "/sys/fs/cgroup": true, "/etc/hosts": true, "/etc/hostname": true,
 		"/etc/resolv.conf": true, "/run/.containerenv": true, "/run/secrets": true, "/asf/gate": true,
 		defaultPlan: true}
 	maskedProc = map[string]bool{"/proc/acpi": true, "/proc/kcore": true, "/proc/keys": true, "/proc/latency_stats": true,
