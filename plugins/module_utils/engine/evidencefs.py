@@ -6,6 +6,7 @@ What is written is redacted first, then bounded, then chained. One writer at a t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import secrets
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from ..core import evidence
 from ..core.errors import EngineError
@@ -56,6 +57,17 @@ class Evidence:
     def __init__(self, folder: Path, redactor: Optional[Redactor] = None) -> None:
         self.folder = dirs.private(folder)
         self._redactor = redactor or Redactor()
+        self._pending: Optional[list[dict[str, Any]]] = None
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Several writes, one new chain at the end: files first, so that a kill leaves at most files without entry."""
+        self._pending = self.entries()
+        try:
+            yield
+        finally:
+            entries, self._pending = self._pending, None
+            self._save(entries)
 
     @classmethod
     def create(
@@ -134,10 +146,15 @@ class Evidence:
             raise EngineError("not a file of the evidence", file=name, code="bug")
         sha256 = evidence.digest(content)
         atomic(self.folder / name, content)
-        entries = evidence.extended(self.entries(), name, sha256)
+        if self._pending is not None:
+            self._pending = evidence.extended(self._pending, name, sha256)
+        else:
+            self._save(evidence.extended(self.entries(), name, sha256))
+        return sha256
+
+    def _save(self, entries: list[dict[str, Any]]) -> None:
         run = {"version": 1, "session": self.folder.parent.name, "run": self.folder.name, "entries": entries}
         atomic(self.folder / evidence.CHAIN, evidence.document(run))
-        return sha256
 
 
 def seal(found: Evidence, env: Optional[Mapping[str, str]] = None) -> str:

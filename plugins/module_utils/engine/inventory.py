@@ -8,7 +8,7 @@ conmon was killed (measured on 4.3 and 5.4).
 from __future__ import annotations
 
 import json
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple
 
 from ..core.errors import EngineError
 from ..core.lifecycle import (
@@ -16,6 +16,7 @@ from ..core.lifecycle import (
     LABEL_ROLE,
     LABEL_SESSION,
     LABEL_VOLUME,
+    ORDER,
     Container,
     Survey,
     Volume,
@@ -28,6 +29,16 @@ _CONTAINERS: Call = ["ps", "--all", "--format", "json"]
 _VOLUMES: Call = ["volume", "ls", "--filter", f"label={LABEL_SESSION}", "--format", "json"]
 # Podman 4.3 to 4.6 cannot filter secrets by label, and take "json" for a template: names only.
 _SECRETS: Call = ["secret", "ls", "--noheading", "--format", "{{.Name}}"]
+
+
+#: Plain fields, because 4.3 offers no JSON functions for all of them; the path, which may hold blanks, is last.
+DETAILS_FORMAT = (
+    "{{.Id}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.HostConfig.LogConfig.Type}} {{.HostConfig.LogConfig.Path}}"
+)
+
+
+def _names(session: str) -> list[str]:
+    return [f"asf-{session}-{role}" for role in (*ORDER, "gateway")]
 
 
 def _rows(text: str) -> list[Mapping[str, Any]]:
@@ -76,15 +87,29 @@ def _volume(row: Mapping[str, Any]) -> Volume:
     )
 
 
-class Inventory:
-    """Everything that carries ASF's labels or names, read by three calls at once.
+class Detail(NamedTuple):
+    """What only inspect tells of a container; ``log`` is the path of its ``k8s-file``, or empty."""
 
-    A list may fail because something vanishes while Podman reads it (4.3); it is read once more. Raises EngineError.
+    exit_code: int
+    oom_killed: bool
+    log: str
+
+
+class Inventory:
+    """Everything that carries ASF's labels or names, read by a few calls at once.
+
+    A list may fail because something vanishes while Podman reads it (4.3); it is read once more. ``session``: that
+    session's containers are inspected in the same breath (``details``). Raises EngineError.
     """
 
-    def __init__(self, podman: Podman) -> None:
-        calls: Sequence[Call] = (_CONTAINERS, _VOLUMES, _SECRETS)
-        results = podman.parallel(calls, check=False)
+    def __init__(self, podman: Podman, session: str = "") -> None:
+        calls: list[Call] = [_CONTAINERS, _VOLUMES, _SECRETS]
+        inspect: list[Call] = (
+            [["container", "inspect", "--format", DETAILS_FORMAT, *_names(session)]] if session else []
+        )
+        results = podman.parallel([*calls, *inspect], check=False)
+        # Names that do not exist make it fail, after it has printed the others.
+        self.details = details(results[3].stdout) if inspect else {}
         answers = [
             result.stdout if result.rc == 0 else podman.run(list(call)).stdout  # type: ignore[arg-type]
             for call, result in zip(calls, results)
@@ -106,7 +131,7 @@ class Inventory:
 
     def of(self, session: str, run_folder: bool = False, record: bool = False) -> Survey:
         """What may belong to one session: its labels, and containers that only carry its names."""
-        names = {f"asf-{session}-{role}" for role in ("agent", "caddy", "broker", "gateway")}
+        names = _names(session)
         return Survey(
             containers=tuple(
                 found
@@ -120,15 +145,12 @@ class Inventory:
         )
 
 
-#: One line a container; plain fields, because 4.3 offers no JSON functions for all of them.
-STATES_FORMAT = "{{.Id}} {{.State.ExitCode}} {{.State.OOMKilled}}"
-
-
-def container_states(text: str) -> dict[str, dict[str, Any]]:
-    """``{id: {exit_code, oom_killed}}`` of what ``container inspect --format STATES_FORMAT`` printed."""
-    found: dict[str, dict[str, Any]] = {}
+def details(text: str) -> dict[str, Detail]:
+    """What ``container inspect --format DETAILS_FORMAT`` printed, by container ID."""
+    found: dict[str, Detail] = {}
     for row in text.splitlines():
-        words = row.split()
-        if len(words) == 3 and words[1].lstrip("-").isdigit():
-            found[words[0]] = {"exit_code": int(words[1]), "oom_killed": words[2] == "true"}
+        words = row.split(" ", 4)
+        if len(words) == 5 and words[1].lstrip("-").isdigit():
+            path = words[4] if words[3] == "k8s-file" else ""
+            found[words[0]] = Detail(int(words[1]), words[2] == "true", path)
     return found

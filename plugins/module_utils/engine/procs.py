@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional
 
 #: Programs that drive a session; the record of a session names those that were above the module.
 CONTROLLERS = ("ansible-playbook", "ansible", "ansible-runner", "asf-play")
@@ -131,14 +131,25 @@ def belongs(pid: int, container_id: str) -> bool:
     return False
 
 
-def until_replaced(pids: Sequence[int], program: str, seconds: float) -> None:
-    """Wait until none of the processes runs ``program`` any more.
+def children(pid: int) -> list[int]:
+    """Pids of a process's children; empty when it is gone or the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as handle:
+            return [int(word) for word in handle.read().split()]
+    except (OSError, ValueError):
+        return []
 
-    conmon writes the last lines of a container's log and then becomes ``podman container cleanup``.
+
+def until_logged(monitors: Mapping[int, int], seconds: float) -> None:
+    """Wait until conmons have written the last lines of their containers' logs; ``{pid of conmon: pid of init}``.
+
+    conmon drains the container's output after init has ended, and only then runs ``podman container cleanup`` as a
+    child. Seconds are the most that is waited.
     """
     end = time.monotonic() + seconds
-    while time.monotonic() < end and any(_program(pid) == program for pid in pids):
-        time.sleep(0.004)
+    for monitor, init in monitors.items():
+        while time.monotonic() < end and start_time(monitor) is not None and not set(children(monitor)) - {init}:
+            time.sleep(0.003)
 
 
 def any_alive(who: list[Identity]) -> bool:

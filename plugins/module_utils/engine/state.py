@@ -89,7 +89,8 @@ def write(record: Record, env: Env = None) -> Record:
     return record
 
 
-def _me() -> list[dict[str, Any]]:
+def me() -> list[dict[str, Any]]:
+    """Identities of the caller's controllers, for a record."""
     return [who.as_dict() for who in procs.controllers()]
 
 
@@ -114,7 +115,7 @@ def begin(
         "isolation": isolation,
         "state": lifecycle.OPENING,
         "step": "plan",
-        "controllers": _me(),
+        "controllers": me(),
         "plan": plan,
         "plan_digest": plan_digest,
         "evidence": str(Evidence.create(session, env=env).folder),
@@ -140,7 +141,7 @@ def begin_step(session: str, step: str, env: Env = None, **fields: Any) -> Recor
             remedy="close it; its resources are found by label",
             code="no-record",
         )
-    return write({**record, **fields, "step": step, "controllers": _me()}, env)
+    return write({**record, **fields, "step": step, "controllers": me()}, env)
 
 
 def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Evidence:

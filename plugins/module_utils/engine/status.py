@@ -9,12 +9,9 @@ from typing import Any, Mapping, Optional
 
 from ..core import decisions
 from ..core.lifecycle import Container
-from . import inventory, state
-from .podman import Call, Podman
+from . import inventory, logs, state
+from .podman import Podman
 from .state import Env, Record
-
-#: Log lines of one container that status reads; the whole log is read at close.
-_TAIL = "20000"
 
 
 def sessions(podman: Podman, env: Env = None) -> list[dict[str, Any]]:
@@ -51,13 +48,12 @@ def _container(one: Container) -> dict[str, Any]:
     }
 
 
-def _logs(podman: Podman, containers: list[Container]) -> dict[str, Any]:
+def _logs(podman: Podman, containers: list[Container], known: Mapping[str, inventory.Detail]) -> dict[str, Any]:
     """Decisions by reason and restarts of the supervised programs (case B8), out of the live logs."""
-    services = [one for one in containers if one.role in ("caddy", "broker")]
-    calls: list[Call] = [["logs", "--tail", _TAIL, one.id] for one in services]
     parsed = [
-        decisions.parse([*result.stdout.splitlines(), *result.stderr.splitlines()])
-        for result in podman.parallel(calls, check=False)
+        decisions.parse(logs.lines(podman, one.id, known[one.id].log if one.id in known else ""))
+        for one in containers
+        if one.role in ("caddy", "broker")
     ]
     return {
         "decisions": decisions.counts(record for one in parsed for record in one.decisions),
@@ -67,7 +63,7 @@ def _logs(podman: Podman, containers: list[Container]) -> dict[str, Any]:
 
 def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, Any]]:
     """One session in full; None when nothing of it exists. Raises EngineError when Podman cannot be asked."""
-    listed = inventory.Inventory(podman)
+    listed = inventory.Inventory(podman, name)
     known = {row["session"]: row for row in state.sessions(podman, env, listed)}
     if name not in known:
         return None
@@ -88,5 +84,5 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "plan_digest": record.get("plan_digest") or labels.get("asf.plan"),
         "limits": plan.get("limits", {}),
         "warnings": plan.get("warnings", []),
-        **_logs(podman, containers),
+        **_logs(podman, containers, listed.details),
     }

@@ -8,21 +8,24 @@ record or a labelled resource, and the next call goes on from there (case L1).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from ..core import decisions, lifecycle
 from ..core.errors import AsfError, EngineError
 from ..core.lifecycle import Container, Removal, Survey
 from ..core.redact import Redactor
-from . import inventory, procs, signals, state
+from . import inventory, logs, procs, signals, state
 from .evidencefs import Evidence, seal
 from .podman import Call, Podman, Result
 from .procs import Identity
 from .state import Env, Record
+
+Details = Mapping[str, inventory.Detail]
 
 #: Seconds that the workload has to end by itself, and Caddy and the broker to finish their logs.
 AGENT_GRACE = 1.0
@@ -48,6 +51,7 @@ class Report:
     evidence: Optional[str] = None
     head: Optional[str] = None
     seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
 
     def cleanup(self) -> dict[str, Any]:
         """The document ``cleanup.json``."""
@@ -58,6 +62,7 @@ class Report:
             "left": self.left,
             "containers": self.containers,
             "seconds": round(self.seconds, 3),
+            "phases": {name: round(spent, 3) for name, spent in self.phases.items()},
         }
 
 
@@ -91,84 +96,93 @@ def _end(containers: Sequence[Container], numbers: Sequence[int], seconds: float
     if not named:
         return
     begin = time.monotonic()
-    parents = [parent for who in named if (parent := procs.parent(who.pid)) is not None]
+    monitors = {monitor: who.pid for who in named if (monitor := procs.parent(who.pid)) is not None}
     signals.send(list(named), numbers)
     late = signals.wait(list(named), seconds)
     signals.send(late, [signal.SIGKILL])
     signals.wait(late, 1)
-    procs.until_replaced(parents, "conmon", 1.0)
+    if any(one.role in _SERVICES for one in started):
+        procs.until_logged(monitors, 0.5)
     spent = f"{time.monotonic() - begin:.1f} s"
     for who, name in named.items():
         how = f"did not end within {seconds:g} s and was killed" if who in late else f"ended within {spent}"
         report.actions.append(f"stopped container {name}: it {how}")
 
 
-def _lines(result: Result) -> list[str]:
-    """Both streams of a container's log, as lines."""
-    return [line for stream in (result.stdout, result.stderr) for line in stream.splitlines()]
-
-
-def _collect(podman: Podman, found: Removal, evidence: Evidence, report: Report) -> None:
-    """Turn the logs of Caddy and the broker into evidence, and note how every container ended."""
-    services = [one for one in found.containers if one.role in _SERVICES]
-    ids = [one.id for one in found.containers]
-    calls: list[Call] = [["container", "inspect", "--format", inventory.STATES_FORMAT, *ids]]
-    calls += [["logs", one.id] for one in services]
-    results = podman.parallel(calls, check=False) if ids else [Result(0, "", "")]
-    states = inventory.container_states(results[0].stdout)
+def _collect(podman: Podman, found: Removal, known: Details, evidence: Evidence, report: Report) -> None:
+    """Turn the logs of Caddy and the broker into evidence, and note how every container was found."""
     for one in found.containers:
-        if one.id in states:
-            report.containers[one.name] = {"role": one.role, "before": one.status, **states[one.id]}
-    parsed = {one.role: decisions.parse(_lines(result)) for one, result in zip(services, results[1:])}
+        detail = known.get(one.id)
+        ended = not one.alive and one.exit_code is not None
+        report.containers[one.name] = {
+            "role": one.role,
+            "before": one.status,
+            # A container that still ran is ended by ASF; its code would say nothing about the workload.
+            "exit_code": one.exit_code if ended else None,
+            "oom_killed": bool(detail and detail.oom_killed) if ended else None,
+        }
+    parsed = {
+        one.role: decisions.parse(logs.lines(podman, one.id, known[one.id].log if one.id in known else ""))
+        for one in found.containers
+        if one.role in _SERVICES
+    }
     # A repeated teardown finds no containers: what the first one has written stays.
-    if "caddy" in parsed:
-        caddy = parsed["caddy"]
-        evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
-        report.decisions = decisions.counts(caddy.decisions)
-    if parsed:
-        events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
-        evidence.write_lines("supervisor.jsonl", events)
-        report.restarts = decisions.restarts(events)
-    if "broker" in parsed:
-        evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
+    with evidence.together():
+        if "caddy" in parsed:
+            caddy = parsed["caddy"]
+            evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
+            report.decisions = decisions.counts(caddy.decisions)
+        if parsed:
+            events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
+            evidence.write_lines("supervisor.jsonl", events)
+            report.restarts = decisions.restarts(events)
+        if "broker" in parsed:
+            evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
 
 
-def _remove_containers(podman: Podman, containers: Sequence[Container], report: Report) -> None:
-    """``rm -f`` until all are gone; the agent's life never outlasts this, even when Podman lost track of it."""
-    rest, last = list(containers), Result(0, "", "")
+def _calls(rest: Removal) -> list[Call]:
+    """One round of removals, all at once; a volume goes when no container uses it any more."""
+    calls: list[Call] = []
+    if rest.containers:
+        calls.append(["rm", "-f", "-v", "-t", "0", *(one.id for one in rest.containers)])
+    elif rest.volumes:
+        calls.append(["volume", "rm", *rest.volumes])
+    if rest.secrets:
+        calls.append(["secret", "rm", *rest.secrets])
+    return calls
+
+
+def _remove(podman: Podman, found: Removal, report: Report) -> None:
+    """Remove until nothing is left or Podman refused ``_TRIES`` times; anonymous volumes go with their containers."""
+    rest, refused = found, ""
     for attempt in range(_TRIES):
-        if not rest:
+        calls = _calls(rest)
+        if not calls:
             break
-        if attempt:
-            time.sleep(0.05 * attempt)
-        last = podman.run(["rm", "-f", "-v", "-t", "0", *(one.id for one in rest)], timeout=60, check=False)
-        if last.rc == 0:
-            rest = []
-            break
-        exist = podman.run(["ps", "-aq", "--no-trunc"], check=False).stdout.split()
-        rest = [one for one in rest if one.id in exist]
-    for one in containers:
-        if one in rest:
-            report.actions.append(f"container {one.name} not removed because Podman refused: {_said(last)}")
+        failed = [result for result in podman.parallel(calls, check=False) if result.rc]
+        if failed:
+            refused = _said(failed[0])
+            time.sleep(0.1 * attempt)
+            rest = lifecycle.removal(report.session, os.getuid(), inventory.Inventory(podman).of(report.session))
         else:
-            report.actions.append(f"removed container {one.name}")
+            rest = replace(rest, containers=(), secrets=(), volumes=rest.volumes if rest.containers else ())
+    report.actions += _outcome(
+        "container", [one.name for one in found.containers], [one.name for one in rest.containers], refused
+    )
+    report.actions += _outcome("secret", found.secrets, rest.secrets, refused)
+    report.actions += _outcome("volume", found.volumes, rest.volumes, refused)
+
+
+def _outcome(noun: str, names: Sequence[str], rest: Sequence[str], refused: str) -> list[str]:
+    return [
+        f"{noun} {name} not removed because Podman refused: {refused}" if name in rest else f"removed {noun} {name}"
+        for name in names
+    ]
 
 
 def _said(result: Result) -> str:
     lines = result.stderr.strip().splitlines()
     return lines[-1][:300] if lines else f"exit code {result.rc}"
-
-
-def _remove_rest(podman: Podman, found: Removal, report: Report) -> None:
-    """Secrets and labelled volumes; anonymous volumes went with their containers."""
-    for noun, names in (("secret", found.secrets), ("volume", found.volumes)):
-        if not names:
-            continue
-        result = podman.run([noun, "rm", *names], check=False)
-        if result.rc == 0:
-            report.actions += [f"removed {noun} {name}" for name in names]
-        else:
-            report.actions.append(f"not every {noun} of {', '.join(names)} was removed: {_said(result)}")
 
 
 def _kill_orphans(containers: Sequence[Container], report: Report) -> None:
@@ -197,18 +211,19 @@ def _would(found: Removal, survey: Survey) -> list[str]:
     return actions + list(found.kept)
 
 
-def _survey(podman: Podman, session: str, env: Env) -> Survey:
+def _survey(podman: Podman, session: str, env: Env, inspect: bool = False) -> tuple[Survey, Details]:
     record = state.has_record(session, env)
     folder = os.path.lexists(state.run_folder(session, env))
-    return inventory.Inventory(podman).of(session, run_folder=folder, record=record)
+    listed = inventory.Inventory(podman, session if inspect else "")
+    return listed.of(session, run_folder=folder, record=record), listed.details
 
 
 def _closing(session: str, record: Optional[Record], evidence: Evidence, env: Env) -> Record:
     """The record while the session goes; made anew when it was lost, so that a kill here is seen as well."""
     agent, _, name = session.partition(".")
     base: Record = record or {"version": 1, "session": session, "agent": agent, "name": name, "containers": {}}
-    state.write({**base, "evidence": str(evidence.folder)}, env)
-    return state.begin_step(session, "teardown", env, state=lifecycle.CLOSING)
+    closing = {"state": lifecycle.CLOSING, "step": "teardown", "evidence": str(evidence.folder)}
+    return state.write({**base, **closing, "controllers": state.me()}, env)
 
 
 def teardown(
@@ -224,7 +239,7 @@ def teardown(
     with state.lock(session, env):
         record = state.read(session, env)
         _busy(session, record)
-        survey = _survey(podman, session, env)
+        survey, known = _survey(podman, session, env, inspect=True)
         found = lifecycle.removal(session, os.getuid(), survey)
         nothing = found.empty() and not survey.run_folder and not survey.record
         report.changed = not nothing
@@ -233,29 +248,39 @@ def teardown(
             return report
         evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
         _closing(session, record, evidence, env)
-        _take_down(podman, found, evidence, report)
+        _take_down(podman, found, known, evidence, report)
         if state.clear_run_folder(session, env):
             report.actions.append("removed the run folder")
         report.actions += found.kept
-        report.left += lifecycle.left(session, os.getuid(), _survey(podman, session, env))
+        with _timed(report, "check"):
+            report.left += lifecycle.left(session, os.getuid(), _survey(podman, session, env)[0])
         report.seconds = time.monotonic() - begin
         _finish(session, evidence, report, env)
     return report
 
 
-def _take_down(podman: Podman, found: Removal, evidence: Evidence, report: Report) -> None:
+def _take_down(podman: Podman, found: Removal, known: Details, evidence: Evidence, report: Report) -> None:
     agents = [one for one in found.containers if one.role not in _SERVICES]
     services = [one for one in found.containers if one.role in _SERVICES]
-    _end(agents, _AGENT_SIGNALS, AGENT_GRACE, report)
-    _end(services, (signal.SIGTERM,), SERVICE_GRACE, report)
-    try:
-        _collect(podman, found, evidence, report)
-    except AsfError as error:
-        # A log that cannot be read must not keep a session alive.
-        report.actions.append(f"logs not collected: {error.message}")
-    _remove_containers(podman, found.containers, report)
-    _kill_orphans(found.containers, report)
-    _remove_rest(podman, found, report)
+    with _timed(report, "stop"):
+        _end(agents, _AGENT_SIGNALS, AGENT_GRACE, report)
+        _end(services, (signal.SIGTERM,), SERVICE_GRACE, report)
+    with _timed(report, "collect"):
+        try:
+            _collect(podman, found, known, evidence, report)
+        except AsfError as error:
+            # A log that cannot be read must not keep a session alive.
+            report.actions.append(f"logs not collected: {error.message}")
+    with _timed(report, "remove"):
+        _remove(podman, found, report)
+        _kill_orphans(found.containers, report)
+
+
+@contextlib.contextmanager
+def _timed(report: Report, phase: str) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    report.phases[phase] = time.monotonic() - begin
 
 
 def _finish(session: str, evidence: Evidence, report: Report, env: Env) -> None:
