@@ -22,7 +22,9 @@ import pytest
 from support import addresses, leaks, netns, probe_tools, product
 from support.client import World
 from support.dns_server import DnsServer, Zones
+from support.listeners import canary
 from support.recorder import Recorder
+from support.waiting import wait_for
 
 IMAGE = f"localhost/asf-testworld:{product.RUN}"
 
@@ -115,6 +117,18 @@ def test_low_ports_may_be_bound(world: World) -> None:
     """Tests put listeners on the host's own addresses (a resolver on loopback, a service on 443)."""
     for host in ("127.0.0.1", addresses.HOST_PUBLIC):
         socket.create_server((host, 443)).close()
+
+
+@pytest.mark.parametrize("host", [addresses.HOST_PUBLIC, "127.0.0.1", addresses.HOST_V6])
+def test_a_canary_on_the_operators_own_host(world: World, host: str) -> None:
+    """What a session would hit if it reached the host's own services."""
+    if host == addresses.HOST_V6 and not world.ipv6:
+        pytest.skip("this testnet was made without IPv6 (ASF_TESTNET_IPV6=off)")
+    with canary(host) as listener:
+        assert probe_tools.tcp(host, listener.port) == "open"
+        probe_tools.udp(host, listener.port, timeout=0.1)
+        wait_for(lambda: len(listener.peers) == 2, 5, "both to be recorded")
+    assert probe_tools.tcp(host, listener.port) == "refused"
 
 
 def test_ipv6(world: World) -> None:

@@ -14,6 +14,7 @@ What test code imports:
   product      operator_home, asf_play, in_agent, sample_repo, podman, SessionFactory
   netns        in_netns: run a Python function in a container's network namespace; wire_sh: a script with `ip` and `nft`
   probe_tools  raw probes, usable in any namespace and inside an agent on `python3 -`
+  listeners    canaries on the operator's own host
   waiting      wait_for: a condition with a deadline instead of a sleep
   leaks        what a session left behind
 """
