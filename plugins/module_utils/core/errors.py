@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Typed errors. Each says which file, which key, what was found and what to do (invariant 8).
 
-Modules translate them once, into ``fail_json(msg=str(error), asf_error=error.as_dict())``; the CLI prints ``str(error)``.
+Modules translate them once, into ``fail_json(msg=str(error), asf_error=error.as_dict())``; the CLI prints the text.
 The texts are not escaped here: whoever shows them does that (``escape.terminal``), because JSON needs no escaping.
 """
 

@@ -143,7 +143,9 @@ def diagnose_env_name(text: str) -> str | None:
 
 
 NAME = Format("name", "^[a-z0-9][a-z0-9_-]{0,62}$", "lower-case letters, digits, `-` and `_` (at most 63)")
-HOST = Format("host", rf"^(?=.{{1,253}}$){_HOST}$", "an exact host name in lower case, such as docs.example.com", diagnose_host)
+HOST = Format(
+    "host", rf"^(?=.{{1,253}}$){_HOST}$", "an exact host name in lower case, such as docs.example.com", diagnose_host
+)
 CIDR = Format("cidr", rf"^{_IPV4}/(?:3[0-2]|[12]?[0-9])$", "an IPv4 network such as 10.1.0.0/16", diagnose_cidr)
 PRIVATE = Format("private", CIDR.pattern, "an IPv4 network inside one special-purpose range", diagnose_private)
 ADDRESS = Format("address", f"^{_IPV4}$", "an IPv4 address")
@@ -162,9 +164,11 @@ BASE_URL = Format(
 PROXY_URL = Format(
     "proxy-url", rf"^https?://{_HOST}{_PORT}/?$", "an http or https URL of a named host", diagnose_proxy_url
 )
-SIZE = Format("size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size with its unit, such as 512m or 8g (powers of 1024)")
+SIZE = Format("size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size such as 512m or 8g (powers of 1024)")
 DURATION = Format("duration", "^[1-9][0-9]{0,8}[smhd]$", "a duration with its unit, such as 90s, 30m, 8h or 2d")
-APT = Format("apt-package", "^[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?$", "a Debian package, `name` or `name=version`")
+APT = Format(
+    "apt-package", "^[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?$", "a Debian package, `name` or `name=version`"
+)
 ANY_KEY = Format("key", "^[\\s\\S]{1,200}$", "any text")
 ABSOLUTE = Format("absolute-path", "^/[^\\x00]*$", "an absolute path")
 

@@ -200,7 +200,9 @@ def validate(tree: Node | None, file: str, folder: str | None = None) -> Manifes
         run_rules(checked)
         name = checked.data.get("name")
         if folder is not None and name not in (None, folder):
-            checked.at("name", "the name differs from the folder's", found=name, allowed=folder, remedy="rename one of them")
+            checked.at(
+                "name", "the name differs from the folder's", found=name, allowed=folder, remedy="rename one of them"
+            )
     if checked.problems:
         raise ManifestError(sorted(checked.problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
     return _build(checked)
@@ -308,7 +310,7 @@ def _warnings(manifest: Manifest) -> list[Problem]:
         out.append(Problem(message, manifest.file, line, column, key, remedy=remedy))
 
     if not manifest.brokered and manifest.secrets_files:
-        warn("secrets.files", "no secrets file is read: there is no broker", "remove the key, or set llm.broker to true")
+        warn("secrets.files", "no secrets file is read without the broker", "remove the key, or set llm.broker to true")
     if manifest.llm is not None and not manifest.llm.broker and manifest.llm.models:
         warn("llm.models", "not enforced without the broker", "remove the key, or set llm.broker to true")
     effective = manifest.effective_domains()

@@ -23,8 +23,8 @@ _RUNTIME = Section(
     {
         "mode": Key(
             Choice(("interactive", "service")),
-            "`interactive`: a shell in the workspace (or `command`, when given) on a terminal. `service`: run `command`, "
-            "stream its output, close, exit with its code.",
+            "`interactive`: a shell in the workspace (or `command`, when given) on a terminal. `service`: run "
+            "`command`, stream its output, close, exit with its code.",
             default="interactive",
         ),
         "command": Key(
@@ -32,7 +32,11 @@ _RUNTIME = Section(
             "The program and its arguments, word by word; never a shell string. Needed by `service`.",
         ),
     },
-    rules=(When("mode", ("service",), needs=("command",), why="say which program the service runs, as a list of words"),),
+    rules=(
+        When(
+            "mode", ("service",), needs=("command",), why="name the program that the service runs, as a list of words"
+        ),
+    ),
     always=True,
 )
 
@@ -51,8 +55,8 @@ _FILESYSTEM = Section(
     {
         "state": Key(
             ListOf(_STATE, max_items=20),
-            "Named volumes that outlive sessions, cleared by `reset.yml` alone. One session at a time uses one; a second "
-            "session of the agent gets volumes of its own. An open under wider egress than the last says so.",
+            "Named volumes that outlive sessions, cleared by `reset.yml` alone. One session at a time uses one; a "
+            "second session of the agent gets volumes of its own. An open under wider egress than the last says so.",
             default=(),
         ),
     },
@@ -114,8 +118,8 @@ _LLM = Section(
         ),
         "mock": Key(
             ByKind((Text(max_length=100000, multiline=True), ListOf(_MOCK_TURN, 1, 200, unique=False))),
-            "Answers without any provider: a text, or a list of turns `{text}` or `{tool, input}`. The turn is chosen by "
-            "the number of assistant turns in the request; the last one repeats.",
+            "Answers without any provider: a text, or a list of turns `{text}` or `{tool, input}`. The turn is chosen "
+            "by the number of assistant turns in the request; the last one repeats.",
         ),
         "hosted_tools": Key(
             ListOf(Text(max_length=100)),
@@ -183,7 +187,8 @@ _NETWORK = Section(
         "mode": Key(Choice(("proxy", "isolated", "routed")), "How the agent reaches the network.", default="proxy"),
         "allow_domains": Key(
             ListOf(ByKind((Text(form.HOST), _DOMAIN)), max_items=500),
-            "The complete list of hosts; nothing is implied. An entry is a host name (port 443, TLS checked) or a mapping.",
+            "The complete list of hosts; nothing is implied. An entry is a host name (port 443, TLS checked) or a "
+            "mapping.",
             default=(),
         ),
         "verify_domain": Key(

@@ -309,9 +309,7 @@ def _choice(spec: Choice, node: Node, path: str, out: Checked) -> Any:
     if node.value in spec.values:
         return node.value
     near = get_close_matches(node.value.lower(), spec.values, 1, 0.6)
-    out.report(
-        node, path, "unknown value", allowed=spec.words(), remedy=f"did you mean {near[0]}?" if near else None
-    )
+    out.report(node, path, "unknown value", allowed=spec.words(), remedy=f"did you mean {near[0]}?" if near else None)
     return MISSING
 
 
@@ -342,7 +340,9 @@ def _keys(node: Node, path: str, out: Checked) -> list[tuple[str, Node, Node]]:
             out.report(key, path, "a key must be text", remedy="write it in quotes" if key.raw else None)
         elif key.value in seen:
             remedy = "keep one of the two"
-            out.report(key, join(path, key.value), f"the key is given twice (first in line {seen[key.value]})", remedy=remedy)
+            out.report(
+                key, join(path, key.value), f"the key is given twice (first in line {seen[key.value]})", remedy=remedy
+            )
         else:
             seen[key.value] = key.line
             pairs.append((key.value, key, value))

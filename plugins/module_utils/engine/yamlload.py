@@ -27,7 +27,10 @@ NODE_LIMIT = 20000
 _ODD = (
     (re.compile(r"(?:yes|no|on|off|y|n|true|false)\Z", re.I), "some YAML readers take it for true or false"),
     (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?\Z"), "some YAML readers take it for a date"),
-    (re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?\Z"), "some YAML readers take it for a number to base 60"),
+    (
+        re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?\Z"),
+        "some YAML readers take it for a sexagesimal number",
+    ),
     (
         re.compile(r"[-+]?(?:0[0-7_]+|0[obx][0-9a-f_]+|[0-9][0-9_]*)\Z", re.I),
         "YAML readers disagree on which number it is",
@@ -141,7 +144,9 @@ def _decode(data: bytes, file: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as exc:
         line = data[: exc.start].count(b"\n") + 1
-        problem = Problem("the file is not UTF-8", file, line, found=f"byte 0x{data[exc.start]:02x}", remedy="save it as UTF-8")
+        problem = Problem(
+            "the file is not UTF-8", file, line, found=f"byte 0x{data[exc.start]:02x}", remedy="save it as UTF-8"
+        )
         raise ManifestError([problem]) from None
 
 
@@ -218,7 +223,9 @@ class _Builder:
             problem = Problem(f"nested deeper than {DEPTH_LIMIT} levels", self.file, line, column, remedy="flatten it")
             raise ManifestError([problem])
         if self.count > NODE_LIMIT:
-            raise ManifestError([Problem(f"more than {NODE_LIMIT} values", self.file, line, column, remedy="shorten it")])
+            raise ManifestError(
+                [Problem(f"more than {NODE_LIMIT} values", self.file, line, column, remedy="shorten it")]
+            )
 
     def _add(self, node: Node) -> None:
         self.count += 1
@@ -252,4 +259,5 @@ def _at(mark: Any) -> tuple[int, int]:
 def _line(event: Any) -> int:
     """The last line of a scalar. A block scalar's end mark is the start of the line after it."""
     end: int = event.end_mark.line + (1 if event.end_mark.column else 0)
-    return max(end, event.start_mark.line + 1)
+    start: int = event.start_mark.line + 1
+    return max(end, start)
