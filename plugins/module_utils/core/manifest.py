@@ -313,11 +313,6 @@ def _warnings(manifest: Manifest) -> list[Problem]:
         warn("secrets.files", "no secrets file is read without the broker", "remove the key, or set llm.broker to true")
     if manifest.llm is not None and not manifest.llm.broker and manifest.llm.models:
         warn("llm.models", "not enforced without the broker", "remove the key, or set llm.broker to true")
-    effective = manifest.effective_domains()
-    for domain in manifest.network.allow_domains:
-        if domain not in effective:
-            remedy = "the agent reaches the model through the front"
-            warn(domain.key, f"{domain.name} is dropped from the agent's list while brokered", remedy)
     return out
 
 
