@@ -73,7 +73,8 @@ class Number:
     decimal: bool = False
 
     def words(self) -> str:
-        return f"{'a number' if self.decimal else 'a whole number'} from {self.minimum:g} to {self.maximum:.15g}"
+        bounds = [f"{int(bound)}" if bound == int(bound) else f"{bound:g}" for bound in (self.minimum, self.maximum)]
+        return f"{'a number' if self.decimal else 'a whole number'} from {bounds[0]} to {bounds[1]}"
 
 
 @dataclass(frozen=True)
