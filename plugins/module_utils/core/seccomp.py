@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """ASF's seccomp profile: the engine's default, minus what invariant 1 takes away.
 
-The default is an input (the caller reads the engine's own file, ``/usr/share/containers/seccomp.json`` on Debian), so that
-the list of ordinary system calls is the distribution's and gets its updates. Why "default minus a few names" is not enough,
-all of it measured on the defaults of Podman 4.3 and 5.4:
+The default is an input (the caller reads the engine's own file, ``/usr/share/containers/seccomp.json`` on Debian), so
+that the list of ordinary system calls is the distribution's and gets its updates. Why "default minus a few names" is
+not enough, all of it measured on the defaults of Podman 4.3 and 5.4:
 
-* The default's sub-architectures let ``int $0x80`` reach the 32-bit table, where ``socketcall`` has no argument to compare:
-  AF_VSOCK opens. Without them libseccomp kills such a call.
+* The default's sub-architectures let ``int $0x80`` reach the 32-bit table, where ``socketcall`` has no argument to
+  compare: AF_VSOCK opens. Without them libseccomp kills such a call.
 * A deny list on ``socket`` compares 64 bits where the kernel reads 32: ``0x100000009`` passes "not 9" and opens
   NETLINK_AUDIT. Hence an allow list, where high bits lead to refusal.
 * ``clone3`` takes its flags from memory, which a filter cannot read. ENOSYS makes libraries fall back to ``clone``.
@@ -23,7 +23,7 @@ Json = Dict[str, Any]
 
 EPERM, ENOSYS = 1, 38
 
-#: Flags of clone that make a namespace; CLONE_NEWTIME exists in ``unshare`` and ``clone3`` only (its bit is a signal's).
+#: Flags of clone that make a namespace. CLONE_NEWTIME exists in ``unshare`` and ``clone3`` only: its bit is a signal's.
 CLONE_NEW = {
     "CLONE_NEWNS": 0x00020000,
     "CLONE_NEWCGROUP": 0x02000000,
@@ -57,10 +57,10 @@ _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 def profile(default: Mapping[str, Any], *, nested_sandbox: bool = False, net_raw: bool = False) -> Json:
     """The profile for one container, as the engine's ``--security-opt=seccomp=FILE`` takes it.
 
-    ``default`` is the engine's default profile, parsed; it is not modified. ``nested_sandbox`` gives user namespaces and
-    the classic mount calls back, ``net_raw`` raw IP sockets (AF_PACKET stays refused: ``ping`` and traceroute do not need
-    it). Raises HostError when ``default`` is empty, which is how a caller says that the engine's file does not exist, or is
-    no profile that ASF understands.
+    ``default`` is the engine's default profile, parsed; it is not modified. ``nested_sandbox`` gives user namespaces
+    and the classic mount calls back, ``net_raw`` raw IP sockets (AF_PACKET stays refused: ``ping`` and traceroute do
+    not need it). Raises HostError when ``default`` is empty, which is how a caller says that the engine's file does
+    not exist, or is no profile that ASF understands.
     """
     _check(default)
     out: Json = copy.deepcopy(dict(default))
@@ -119,7 +119,7 @@ def _namespaces(nested: bool) -> List[Json]:
 
 
 def _sockets(net_raw: bool) -> List[Json]:
-    """An allow list. What matches no rule gets the profile's ENOSYS, which the kernel itself never gives for a socket."""
+    """An allow list. What matches no rule gets the profile's ENOSYS, which the kernel never gives for a socket."""
     kinds = (_SOCK_STREAM, _SOCK_DGRAM) + ((_SOCK_RAW,) if net_raw else ())
     out = [_rule(["socket"], [_equal(0, _AF_UNIX)])]
     for family in (_AF_INET, _AF_INET6):
