@@ -33,7 +33,8 @@ file is reported at once, with line, key, what was found and what to do.
   so must numbers where text belongs.
 - A key that this version cannot enforce is refused by name when the session is planned. At present these are:
   `network.mode` `isolated` and `routed`, `isolation: microvm`, `microvm`, `llm.hosted_tools`, `llm.limits`,
-  `network.upstream_proxy`, `limits.time`, `packages` and `capabilities`; and of grants, `mode: clone`, `git: guarded` and `ssh_agent`.
+  `network.upstream_proxy`, `limits.time`, `packages` and `capabilities`; and of grants, `mode: clone`, `git: guarded`
+  and `ssh_agent`.
 - `manifest.schema.json` beside this page is a JSON Schema of the same declarations, for editors:
   `# yaml-language-server: $schema=PATH/docs/manifest.schema.json` as a line of the manifest.
 
@@ -65,8 +66,8 @@ session has `rw`; a path that does not exist; the file system's root; a home dir
 in ASF's root, state, cache, run folder or program, the container storage or the Python interpreter; a tree with a
 socket, a FIFO, a device node or a mount in it; a `.git` that is a symbolic link; a linked worktree or submodule (its
 git folder lies outside: the error names the repository to grant instead); a path with control characters or that is
-not UTF-8. Every other name (blanks, colons, commas, quotes, a leading dash) is mounted exactly as it is. For `rw` the folder
-must be your own. The search for sockets and devices is bounded; an open says so when it met the bound.
+not UTF-8. Every other name (blanks, colons, commas, quotes, a leading dash) is mounted exactly as it is. For `rw` the
+folder must be your own. The search for sockets and devices is bounded; an open says so when it met the bound.
 """
 
 _SECRETS = """
