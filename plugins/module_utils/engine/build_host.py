@@ -82,15 +82,18 @@ class Options:
         values["ca_bundle"] = values["ca_bundle"] or env.get("SSL_CERT_FILE", "")
         values["proxy"] = values["proxy"] or env.get("https_proxy", "") or env.get("HTTPS_PROXY", "")
         values["no_proxy"] = values["no_proxy"] or env.get("no_proxy", "") or env.get("NO_PROXY", "")
-        if values["ca_bundle"] and not os.access(values["ca_bundle"], os.R_OK):
+        return cls(repo=Path(repo), **values)
+
+    def check(self) -> None:
+        """Before a build: raises HostError when the CA bundle cannot be read."""
+        if self.ca_bundle and not os.access(self.ca_bundle, os.R_OK):
             raise HostError(
                 "the CA bundle cannot be read",
                 key="ca_bundle",
-                found=values["ca_bundle"],
+                found=self.ca_bundle,
                 remedy="name a file of PEM certificates that this account can read",
                 code="ca-bundle",
             )
-        return cls(repo=Path(repo), **values)
 
 
 @dataclass

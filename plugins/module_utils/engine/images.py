@@ -14,8 +14,10 @@ import shutil
 import time
 from pathlib import Path
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
+from urllib.parse import urlsplit
 
 from ..core import images as core
+from ..core.redact import Redactor
 from . import build_base, build_go, build_image, build_record, procs
 from .build_host import Host, Options, locked, write_json
 from .podman import Podman
@@ -73,7 +75,14 @@ def _tree_digest(folder: Path) -> str:
 
 def workshop(options: Options, pins: Mapping[str, Any], **more: Any) -> Host:
     """A ``Host`` for the calling account. Raises PlanError for wrong pins, HostError without a run directory."""
-    return Host(options=options, podman=Podman(), pins=core.checked(pins), **more)
+    redactor = Redactor(_credentials(options))
+    return Host(options=options, podman=Podman(redactor), pins=core.checked(pins), redactor=redactor, **more)
+
+
+def _credentials(options: Options) -> list[str]:
+    """Passwords in the URLs of the options: logs must not hold them."""
+    urls = (options.proxy, options.pip_index, options.npm_registry, *options.mirror.split())
+    return [found for found in (urlsplit(url).password for url in urls) if found]
 
 
 def tags(host: Host) -> dict[str, str]:
@@ -101,6 +110,8 @@ def ensure(host: Host, names: Sequence[str], *, dry: bool = False) -> Outcome:
     started = time.monotonic()
     found = state(host)
     todo = found.missing(names)
+    if todo:
+        host.options.check()
     actions, seconds = [f"{name} exists" for name in names if name in found.present], {}
     for name in todo:
         if dry:

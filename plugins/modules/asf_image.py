@@ -1,0 +1,112 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: ASF developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Build the images of a session that are missing."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: asf_image
+short_description: Build the images of a session that are missing
+version_added: "0.1.0"
+author: ASF developers (@asf)
+description:
+  - Builds images rootless, without a container registry, from pinned sources, and pays the copies for their user mappings.
+  - An image is named by a digest of its inputs. One that exists is never built again; asking costs one Podman call.
+  - What went into each one is written to C($XDG_STATE_HOME/asf/images/NAME-DIGEST.json).
+options:
+  names:
+    description:
+      - What to have. V(gate) is a program, not an image.
+      - Parents are built when a child is missing.
+    type: list
+    elements: str
+    default: []
+  agent:
+    description: Have everything that this agent's manifest needs.
+    type: str
+  home:
+    description: ASF's root folder, for O(agent) and for C(ca_bundle) of C(config.yml); the usual places when absent.
+    type: path
+  collection:
+    description: Root of this collection, where the sources of images lie.
+    type: path
+    required: true
+  pins:
+    description: Versions and hashes of what goes into images; C(asf_image_pins) of C(inventory/group_vars/all/pins.yml).
+    type: dict
+    required: true
+  options:
+    description:
+      - Settings of builds. V(base_image) (a registry image by digest that replaces the distribution's packages) and
+        V(mirror) (lines of C(sources.list), or one URI) change the images' names, so M(asf.sandbox.asf_plan) needs the same.
+      - V(ca_bundle), V(proxy), V(no_proxy), V(pip_index), V(npm_registry) and V(go) do not.
+      - Bundle and proxy default to C(SSL_CERT_FILE), C(https_proxy) and C(no_proxy) of the environment.
+    type: dict
+    default: {}
+  progress:
+    description: A file to which a JSON line C({image, step, seconds}) is appended at each step.
+    type: path
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be built and builds nothing.
+  diff_mode:
+    support: none
+    description: Images have no text to compare.
+"""
+
+EXAMPLES = r"""
+- name: Have what the agent needs
+  asf.sandbox.asf_image:
+    agent: claude
+    collection: "{{ role_path | dirname | dirname }}"
+    pins: "{{ asf_image_pins }}"
+"""
+
+RETURN = r"""
+images:
+  description: Tag of every wanted image; path of every wanted program.
+  returned: success
+  type: dict
+actions:
+  description: A sentence per image.
+  returned: success
+  type: list
+  elements: str
+seconds:
+  description: Seconds per thing built, and in total.
+  returned: success
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule  # noqa: E402
+
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import images, imaging  # noqa: E402
+
+SPEC = {
+    "names": {"type": "list", "elements": "str", "default": []},
+    "agent": {"type": "str"},
+    "home": {"type": "path"},
+    "collection": {"type": "path", "required": True},
+    "pins": {"type": "dict", "required": True},
+    "options": {"type": "dict", "default": {}},
+    "progress": {"type": "path"},
+}
+
+
+def _work(params, check_mode):
+    host, names = imaging.prepare(**params)
+    done = images.ensure(host, names, dry=check_mode)
+    return {**done._asdict(), "asf": {"images": done.images, "actions": done.actions}}
+
+
+def main():
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, required_one_of=[("names", "agent")])
+    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+
+
+if __name__ == "__main__":
+    main()
