@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 def joined(rows: Iterable[str]) -> list[str]:
-    """Lines of a ``k8s-file`` log, whose rows are ``TIME STREAM P|F TEXT``; parts (P) are joined until their end (F)."""
+    """Lines of a ``k8s-file`` log; its rows are ``TIME STREAM P|F TEXT``, parts (P) are joined until their end (F)."""
     found: list[str] = []
     parts: dict[str, str] = {}
     for row in rows:

@@ -119,12 +119,15 @@ def controllers(pid: Optional[int] = None) -> list[Identity]:
 
 
 def belongs(pid: int, container_id: str) -> bool:
-    """True when a process is surely of that container: its parent is the container's conmon, or its cgroup says so."""
+    """True when a process is surely of that container: its parent is its conmon, or cgroup or mounts say so.
+
+    False may also mean that the caller may not look.
+    """
     above = parent(pid)
-    for path in (f"/proc/{above}/cmdline", f"/proc/{pid}/cgroup"):
+    for path in (f"/proc/{above}/cmdline", f"/proc/{pid}/cgroup", f"/proc/{pid}/mountinfo"):
         try:
             with open(path, "rb") as handle:
-                if container_id.encode() in handle.read(65536):
+                if container_id.encode() in handle.read(1 << 20):
                     return True
         except OSError:
             continue

@@ -26,6 +26,8 @@ from .procs import Identity
 from .state import Env, Record
 
 Details = Mapping[str, inventory.Detail]
+#: First processes by the name of their container.
+Living = dict[str, Identity]
 
 #: Seconds that the workload has to end by itself, and Caddy and the broker to finish their logs.
 AGENT_GRACE = 1.0
@@ -81,18 +83,25 @@ def _busy(session: str, record: Optional[Record]) -> None:
         )
 
 
-def _identity(container: Container) -> Optional[Identity]:
-    """First process of a container, if it is surely that container's and not one that inherited the number."""
-    if not container.alive or container.start is None:
-        return None
-    who = Identity(container.pid, container.start, procs.boot_id())
-    return who if procs.belongs(container.pid, container.id) else None
+def _living(containers: Sequence[Container], record: Optional[Record]) -> Living:
+    """First processes of the containers, those that surely are the container's and no stranger with its number."""
+    chosen = [known for known in ((record or {}).get("containers") or {}).values() if isinstance(known, dict)]
+    marks = {(known.get("pid"), known.get("start")) for known in chosen}
+    found: Living = {}
+    for one in containers:
+        if not one.alive or one.start is None:
+            continue
+        if (one.pid, one.start) in marks or procs.belongs(one.pid, one.id):
+            found[one.name] = Identity(one.pid, one.start, procs.boot_id())
+    return found
 
 
-def _end(containers: Sequence[Container], numbers: Sequence[int], seconds: float, report: Report) -> None:
+def _end(
+    containers: Sequence[Container], living: Living, numbers: Sequence[int], seconds: float, report: Report
+) -> None:
     """Signal, wait, and kill who did not listen. A container that was only initialized has nothing to finish."""
     started = [one for one in containers if one.status not in ("initialized", "created", "configured")]
-    named = {who: one.name for one in started if (who := _identity(one)) is not None}
+    named = {living[one.name]: one.name for one in started if one.name in living}
     if not named:
         return
     begin = time.monotonic()
@@ -140,12 +149,12 @@ def _collect(podman: Podman, found: Removal, known: Details, evidence: Evidence,
             evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
 
 
-def _calls(rest: Removal) -> list[Call]:
-    """One round of removals, all at once; a volume goes when no container uses it any more."""
+def _calls(rest: Removal, attempt: int) -> list[Call]:
+    """One round of removals, all at once; a volume can go when no container uses it any more."""
     calls: list[Call] = []
     if rest.containers:
         calls.append(["rm", "-f", "-v", "-t", "0", *(one.id for one in rest.containers)])
-    elif rest.volumes:
+    if rest.volumes and (attempt or not rest.containers):
         calls.append(["volume", "rm", *rest.volumes])
     if rest.secrets:
         calls.append(["secret", "rm", *rest.secrets])
@@ -156,7 +165,7 @@ def _remove(podman: Podman, found: Removal, report: Report) -> None:
     """Remove until nothing is left or Podman refused ``_TRIES`` times; anonymous volumes go with their containers."""
     rest, refused = found, ""
     for attempt in range(_TRIES):
-        calls = _calls(rest)
+        calls = _calls(rest, attempt)
         if not calls:
             break
         failed = [result for result in podman.parallel(calls, check=False) if result.rc]
@@ -165,7 +174,8 @@ def _remove(podman: Podman, found: Removal, report: Report) -> None:
             time.sleep(0.1 * attempt)
             rest = lifecycle.removal(report.session, os.getuid(), inventory.Inventory(podman).of(report.session))
         else:
-            rest = replace(rest, containers=(), secrets=(), volumes=rest.volumes if rest.containers else ())
+            waiting = rest.volumes if rest.containers and not attempt else ()
+            rest = replace(rest, containers=(), secrets=(), volumes=waiting)
     report.actions += _outcome(
         "container", [one.name for one in found.containers], [one.name for one in rest.containers], refused
     )
@@ -185,21 +195,16 @@ def _said(result: Result) -> str:
     return lines[-1][:300] if lines else f"exit code {result.rc}"
 
 
-def _kill_orphans(containers: Sequence[Container], report: Report) -> None:
+def _kill_orphans(living: Living, report: Report) -> None:
     """A process that outlived its container's removal (Podman wedged, conmon dead) is killed by identity."""
-    living = [(who, one) for one in containers if (who := _orphan(one)) is not None]
-    signals.send([who for who, _ in living], [signal.SIGKILL])
-    rest = signals.wait([who for who, _ in living], 2)
-    for who, one in living:
+    orphans = {who: name for name, who in living.items() if procs.alive(who)}
+    signals.send(list(orphans), [signal.SIGKILL])
+    rest = signals.wait(list(orphans), 2)
+    for who, name in orphans.items():
         if who in rest:
-            report.left.append(f"process {who.pid} of container {one.name}")
+            report.left.append(f"process {who.pid} of container {name}")
         else:
-            report.actions.append(f"killed process {who.pid}, which outlived container {one.name}")
-
-
-def _orphan(container: Container) -> Optional[Identity]:
-    who = Identity(container.pid, container.start or 0, procs.boot_id())
-    return who if container.alive and procs.alive(who) else None
+            report.actions.append(f"killed process {who.pid}, which outlived container {name}")
 
 
 def _would(found: Removal, survey: Survey) -> list[str]:
@@ -248,7 +253,7 @@ def teardown(
             return report
         evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
         _closing(session, record, evidence, env)
-        _take_down(podman, found, known, evidence, report)
+        _take_down(podman, found, _living(found.containers, record), known, evidence, report)
         if state.clear_run_folder(session, env):
             report.actions.append("removed the run folder")
         report.actions += found.kept
@@ -259,12 +264,14 @@ def teardown(
     return report
 
 
-def _take_down(podman: Podman, found: Removal, known: Details, evidence: Evidence, report: Report) -> None:
+def _take_down(
+    podman: Podman, found: Removal, living: Living, known: Details, evidence: Evidence, report: Report
+) -> None:
     agents = [one for one in found.containers if one.role not in _SERVICES]
     services = [one for one in found.containers if one.role in _SERVICES]
     with _timed(report, "stop"):
-        _end(agents, _AGENT_SIGNALS, AGENT_GRACE, report)
-        _end(services, (signal.SIGTERM,), SERVICE_GRACE, report)
+        _end(agents, living, _AGENT_SIGNALS, AGENT_GRACE, report)
+        _end(services, living, (signal.SIGTERM,), SERVICE_GRACE, report)
     with _timed(report, "collect"):
         try:
             _collect(podman, found, known, evidence, report)
@@ -273,7 +280,7 @@ def _take_down(podman: Podman, found: Removal, known: Details, evidence: Evidenc
             report.actions.append(f"logs not collected: {error.message}")
     with _timed(report, "remove"):
         _remove(podman, found, report)
-        _kill_orphans(found.containers, report)
+        _kill_orphans(living, report)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""Log lines of Caddy, supervisor and broker as evidence; what a workload put there stays data (invariant 10)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from asf_lib.core import decisions
+from asf_lib.engine import logs
+
+DENIAL = {
+    "level": "info",
+    "ts": 1795965708.5,
+    "logger": "asf",
+    "msg": "decision",
+    "session": "claude.main",
+    "listener": "L1",
+    "method": "CONNECT",
+    "host": "evil.example",
+    "port": "443",
+    "decision": "deny",
+    "reason": "denied-name",
+    "detail": "",
+    "key": "network.allow_domains",
+    "addr": "",
+    "up": 0,
+    "down": 0,
+    "ms": 1,
+}
+
+
+def _lines(*records: object) -> list[str]:
+    return [json.dumps(record) for record in records]
+
+
+def test_a_decision_keeps_its_fields_and_nothing_else() -> None:
+    (found,) = decisions.parse(_lines({**DENIAL, "surprise": "x"})).decisions
+    assert found["host"] == "evil.example" and found["port"] == 443 and found["ts"] == 1795965708.5
+    assert "surprise" not in found and "session" not in found and "level" not in found
+
+
+def test_kinds_are_told_apart_and_the_rest_is_counted() -> None:
+    found = decisions.parse(
+        [
+            *_lines(DENIAL, {"asf": "supervisor", "name": "caddy", "event": "start", "pid": 2}),
+            *_lines({"asf": "usage", "model": "m", "input_tokens": 3}, {"msg": "serving"}, [1], "text"),
+            "not json",
+            "{" * 9000,
+            "{broken",
+            "",
+        ]
+    )
+    assert (len(found.decisions), len(found.supervisor), len(found.usage), found.other) == (1, 1, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("field", "raw", "kept"),
+    [
+        ("host", "h" * 4000, "h" * 260),
+        ("host", "\x1b[31m‮{{ lookup('pipe','id') }}", "\x1b[31m‮{{ lookup('pipe','id') }}"),
+        ("host", {"a": 1}, None),
+        ("host", 7, "7"),
+        ("port", "443", 443),
+        ("port", "٤٤٣", None),
+        ("port", "4" * 30, None),
+        ("port", True, None),
+        ("up", float("nan"), None),
+        ("up", 1e300, None),
+        ("ms", 1.9, 1),
+    ],
+)
+def test_fields_are_bounded_and_typed(field: str, raw: object, kept: object) -> None:
+    (found,) = decisions.parse(_lines({**DENIAL, field: raw})).decisions
+    assert found.get(field) == kept
+
+
+def test_too_many_records_are_counted() -> None:
+    found = decisions.parse(_lines(*[DENIAL] * 5), limit=2)
+    assert len(found.decisions) == 2 and found.dropped == 3
+
+
+def test_counts_by_decision_and_reason() -> None:
+    records = [{"decision": "deny", "reason": "denied-name"}] * 2 + [{"decision": "allow", "reason": "ok"}, {}]
+    assert decisions.counts(records) == {"deny": {"denied-name": 2}, "allow": {"ok": 1}, "?": {"?": 1}}
+
+
+def test_B8_restarts_are_the_starts_after_the_first() -> None:
+    events = [
+        {"name": "broker", "event": "start"},
+        {"name": "broker", "event": "exit"},
+        {"name": "broker", "event": "start"},
+        {"name": "caddy", "event": "start"},
+    ]
+    assert decisions.restarts(events) == {"broker": 1, "caddy": 0}
+
+
+def test_usage_by_model_and_in_total() -> None:
+    found = decisions.usage(
+        [{"model": "a", "input_tokens": 2, "cost_usd": 0.5}, {"model": "b", "output_tokens": 3}, {}]
+    )
+    assert found["models"]["a"] == {"requests": 1, "input_tokens": 2, "output_tokens": 0, "cost_usd": 0.5}
+    assert found["total"] == {"requests": 3, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5}
+
+
+def test_rows_of_a_log_file_are_joined_by_stream() -> None:
+    rows = [
+        "2026-01-01T00:00:00Z stdout P one ",
+        "2026-01-01T00:00:00Z stderr F between",
+        "2026-01-01T00:00:00Z stdout F two  words",
+        "damaged",
+        "2026-01-01T00:00:00Z stdout F ",
+        "2026-01-01T00:00:00Z stdout P unfinished",
+    ]
+    assert logs.joined(rows) == ["between", "one two  words", "", "unfinished"]

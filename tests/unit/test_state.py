@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""Records, locks and identities of processes (cases L1, L2, L4, L5)."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asf_lib.core.errors import EngineError
+from asf_lib.engine import procs, state
+from asf_lib.engine.inventory import Inventory, container, details
+
+ID = "claude.main"
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+def begin(env: dict[str, str], session: str = ID) -> dict[str, Any]:
+    return state.begin(session, mode="proxy", isolation="container", plan_digest="d" * 64, env=env)
+
+
+class Listed(Inventory):
+    """An inventory made of rows instead of Podman's answers."""
+
+    def __init__(self, rows: list[dict[str, Any]] | None = None, secrets: list[str] | None = None) -> None:
+        self.containers = [container(row) for row in rows or []]
+        self.volumes, self.secrets, self.details = [], secrets or [], {}
+
+
+def row(role: str, pid: int, session: str = ID, status: str = "running", **labels: str) -> dict[str, Any]:
+    named = {"asf.session": session, "asf.role": role, "asf.owner": str(os.getuid()), **labels}
+    return {"Id": role, "Names": [f"asf-{session}-{role}"], "Labels": named, "Pid": pid, "State": status}
+
+
+def listed(env: dict[str, str], *rows: dict[str, Any], secrets: list[str] | None = None) -> list[dict[str, Any]]:
+    return state.sessions(None, env, Listed(list(rows), secrets))  # type: ignore[arg-type]
+
+
+def gone() -> procs.Identity:
+    """A process that has ended."""
+    child = subprocess.Popen(["true"])
+    who = procs.Identity(child.pid, procs.start_time(child.pid) or 1, procs.boot_id())
+    child.wait()
+    return who
+
+
+def test_L1_identity_is_pid_start_and_boot() -> None:
+    me = procs.identity()
+    assert me is not None and procs.alive(me)
+    assert not procs.alive(me._replace(start=me.start + 1))  # a live, foreign pid
+    assert not procs.alive(me._replace(boot="another boot"))
+    assert not procs.alive(gone()) and not procs.alive(None)
+    assert procs.Identity.from_dict(me.as_dict()) == me
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], {}, {"pid": "1", "start": 1, "boot": ""}, {"pid": 0, "start": 1, "boot": ""}]
+)
+def test_damaged_identities_are_nobody(data: object) -> None:
+    assert procs.Identity.from_dict(data) is None
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    for _ in range(200):
+        if procs.start_time(child.pid) is None:
+            break
+        time.sleep(0.01)
+    assert procs.start_time(child.pid) is None
+    child.wait()
+
+
+def test_a_name_with_brackets_does_not_confuse(tmp_path: Path) -> None:
+    odd = tmp_path / "a) R 1 (b"
+    odd.symlink_to("/bin/sleep")
+    child = subprocess.Popen([str(odd), "20"])
+    try:
+        assert procs.parent(child.pid) == os.getpid() and procs.identity(child.pid) is not None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _controllers(tmp_path: Path, name: str, depth: int) -> list[int]:
+    """Pids that ``controllers`` finds below a stand-in called ``name``, forked ``depth`` times like a worker."""
+    script = tmp_path / name
+    script.write_text(
+        "import os, sys\n"
+        "import asf_cli\n"
+        "from asf_lib.engine import procs\n"
+        "print(os.getpid())\n"
+        "sys.stdout.flush()\n"
+        f"for _ in range({depth}):\n"
+        "    child = os.fork()\n"
+        "    if child:\n"
+        "        os.waitpid(child, 0)\n"
+        "        os._exit(0)\n"
+        "print(*[who.pid for who in procs.controllers()])\n"
+    )
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    return [int(word) for word in out.split()]
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_controller_is_the_outer_process_of_that_name(tmp_path: Path, depth: int) -> None:
+    outer, nearest, *_ = _controllers(tmp_path, "ansible-playbook", depth)
+    assert nearest == outer
+
+
+def test_without_a_controller_it_is_the_caller() -> None:
+    if procs.controllers() != [procs.identity()]:
+        pytest.skip("these tests run below a controller themselves")
+
+
+def test_record_is_private_and_step_comes_before_the_deed(env: dict[str, str]) -> None:
+    record = begin(env)
+    assert record["state"] == "opening" and state.read(ID, env) == record
+    path = Path(env["XDG_STATE_HOME"]) / "asf" / "live" / f"{ID}.json"
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert os.path.isdir(record["run"]) and os.path.isdir(record["evidence"])
+    assert state.begin_step(ID, "wire", env, containers={"agent": {}})["step"] == "wire"
+    assert state.read(ID, env)["containers"] == {"agent": {}}  # type: ignore[index]
+
+
+def test_a_second_begin_is_refused(env: dict[str, str]) -> None:
+    begin(env)
+    with pytest.raises(EngineError) as caught:
+        begin(env)
+    assert caught.value.code == "session-exists"
+
+
+def test_a_step_without_a_record_is_refused(env: dict[str, str]) -> None:
+    with pytest.raises(EngineError) as caught:
+        state.begin_step(ID, "wire", env)
+    assert caught.value.code == "no-record"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"session": "other.main"}', "\xff"])
+def test_a_damaged_record_counts_as_missing_and_is_seen(text: str, env: dict[str, str]) -> None:
+    begin(env)
+    path = Path(env["XDG_STATE_HOME"]) / "asf" / "live" / f"{ID}.json"
+    path.write_bytes(text.encode("latin-1"))
+    assert state.read(ID, env) is None and state.has_record(ID, env)
+    assert [one["state"] for one in listed(env)] == ["broken"]
+
+
+def test_forget_and_clear_can_be_repeated(env: dict[str, str]) -> None:
+    begin(env)
+    assert (state.forget(ID, env), state.forget(ID, env)) == (True, False)
+    assert (state.clear_run_folder(ID, env), state.clear_run_folder(ID, env)) == (True, False)
+    assert listed(env) == []
+
+
+def test_a_link_in_place_of_the_run_folder_is_not_followed(env: dict[str, str], tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    begin(env)
+    run = state.run_folder(ID, env)
+    run.rmdir()
+    run.symlink_to(precious)
+    assert state.clear_run_folder(ID, env) and (precious / "file").exists() and not run.is_symlink()
+
+
+def test_L1_opening_by_the_dead_is_broken_and_names_the_step(env: dict[str, str]) -> None:
+    record = begin(env)
+    assert listed(env)[0]["state"] == "opening"
+    state.write({**record, "step": "wire", "controllers": [gone().as_dict()]}, env)
+    (found,) = listed(env)
+    assert found["state"] == "broken" and "step wire" in found["reasons"][0]
+
+
+def test_L1_a_live_foreign_pid_is_nobodys_lock(env: dict[str, str]) -> None:
+    record = begin(env)
+    state.write({**record, "controllers": [{"pid": 1, "start": 0, "boot": procs.boot_id()}]}, env)
+    assert listed(env)[0]["state"] == "broken"
+
+
+def test_L5_live_without_any_controller(env: dict[str, str]) -> None:
+    begin(env)
+    me = {"pid": os.getpid(), "start": procs.start_time(os.getpid())}
+    state.begin_step(ID, "live", env, state="live", containers={"agent": me})
+    state.write({**(state.read(ID, env) or {}), "controllers": [gone().as_dict()]}, env)
+    assert listed(env, row("agent", os.getpid()))[0]["state"] == "live"
+    assert listed(env, row("agent", gone().pid))[0]["state"] == "broken"  # Podman still says running
+    assert listed(env, row("agent", 0, status="exited"))[0]["state"] == "ended"
+    assert listed(env)[0]["state"] == "broken"
+
+
+def test_L2_L4_sessions_are_found_by_labels_secrets_and_run_folders(env: dict[str, str]) -> None:
+    (Path(env["XDG_RUNTIME_DIR"]) / "asf" / "left.over").mkdir(parents=True)
+    rows = listed(
+        env,
+        row("agent", os.getpid(), "found.one", **{"asf.mode": "proxy", "asf.isolation": "container"}),
+        secrets=["asf-only.secret-token", "foreign"],
+    )
+    assert [(one["session"], one["state"]) for one in rows] == [
+        ("found.one", "broken"),
+        ("left.over", "broken"),
+        ("only.secret", "broken"),
+    ]
+    assert rows[0]["mode"] == "proxy" and rows[1]["mode"] == "unknown"
+
+
+def test_containers_of_another_owner_are_not_this_sessions(env: dict[str, str]) -> None:
+    begin(env)
+    state.begin_step(ID, "live", env, state="live", containers={"agent": {}})
+    assert listed(env, row("agent", os.getpid(), **{"asf.owner": "0"}))[0]["state"] == "broken"
+
+
+def test_labels_that_are_no_session_are_ignored(env: dict[str, str]) -> None:
+    assert listed(env, row("agent", 1, "../../etc")) == []
+
+
+def test_details_of_inspect() -> None:
+    found = details("abc 137 true k8s-file /a b/ctr.log\ndef 0 false journald \nError: no such container\n\n")
+    assert found["abc"] == (137, True, "/a b/ctr.log") and found["def"] == (0, False, "") and len(found) == 2
+
+
+def _hold(env: dict[str, str], ready: Any) -> None:
+    with state.lock(ID, env):
+        ready.set()
+        time.sleep(60)
+
+
+def test_L1_lock_dies_with_its_holder(env: dict[str, str]) -> None:
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    holder = context.Process(target=_hold, args=(env, ready))
+    holder.start()
+    try:
+        assert ready.wait(10)
+        with pytest.raises(EngineError) as caught, state.lock(ID, env, timeout=0.1):
+            pass
+        assert caught.value.code == "busy"
+        holder.kill()
+        with state.lock(ID, env, timeout=10):
+            pass
+    finally:
+        holder.kill()
+        holder.join()
+
+
+def test_locks_of_two_sessions_do_not_meet(env: dict[str, str]) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(state.lock(ID, env, timeout=1))
+        stack.enter_context(state.lock("claude.other", env, timeout=1))
