@@ -33,6 +33,10 @@ options:
   home:
     description: ASF's root folder; the provider's key is read from its secrets folder.
     type: path
+  collection:
+    description: Root of this collection, where shipped agents lie; needed with V(initialized).
+    type: path
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -95,7 +99,7 @@ def _work(params, check_mode):
     doc, podman = plandoc.read(params["plan"]), Podman()
     with state.lock(doc.session):
         if params["state"] == "initialized":
-            out = bringup.create(podman, doc, keys.reader(params["home"]), check_mode)
+            out = bringup.create(podman, doc, keys.reader(params["home"], params["collection"], doc.plan), check_mode)
             out["asf"] = {"session": doc.session, "containers": out.pop("containers")}
             return out
         step = _started if params["state"] == "started" else _ready
@@ -109,6 +113,7 @@ def main():
             "state": {"type": "str", "required": True, "choices": ["initialized", "started", "ready"]},
             "roles": {"type": "list", "elements": "str", "choices": ["agent", "caddy", "broker"], "default": []},
             "home": {"type": "path"},
+            "collection": {"type": "path", "default": ""},
         },
         supports_check_mode=True,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """From a plan to initialized, then started containers. Observe, decide, act; a second run changes nothing.
 
-Order (measured): secrets and volumes at once, all creates at once, one init, one inspect; wiring is ``wiring.py``. A
+Order (measured): all secrets at once, all creates at once, one init, one inspect; wiring is ``wiring.py``. A
 container that exists is never recreated for drift: what is partly there is an error whose remedy is close and open.
 """
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _settled(doc: PlanDocument, found: Mapping[str, Json]) -> bool:
     return True
 
 
-# --- files, secrets, volumes -----------------------------------------------------------------------------------
+# --- files and secrets -----------------------------------------------------------------------------------
 
 
 def write_files(doc: PlanDocument) -> None:
@@ -65,10 +65,16 @@ def write_files(doc: PlanDocument) -> None:
         if "copy" in entry:
             shutil.copyfile(entry["copy"], path)
         else:
-            text = entry["text"] if "text" in entry else json.dumps(entry["json"], sort_keys=True)
+            # The digest of the plan cannot stand in the plan; the gate is given it here, to repeat it in its report.
+            extra = {"plan_digest": doc.digest} if entry["path"] == "gate.json" else {}
+            text = entry["text"] if "text" in entry else _json_text(entry["json"], extra)
             with open(path, "w", encoding="utf-8") as handle:
                 handle.write(text)
         os.chmod(path, 0o644)
+
+
+def _json_text(document: Any, extra: Json) -> str:
+    return json.dumps({**document, **extra} if extra else document, sort_keys=True)
 
 
 def _secret_value(entry: Json, read_key: KeyReader) -> str:
@@ -87,18 +93,6 @@ def _secret_calls(doc: PlanDocument, read_key: KeyReader) -> List[Any]:
     ]
 
 
-def _volume_calls(podman: Podman, doc: PlanDocument) -> List[Any]:
-    """State volumes outlive sessions, so one that exists is used; only missing ones are made."""
-    volumes = doc.plan["volumes"]
-    if not volumes:
-        return []
-    have = set(podman.run(["volume", "ls", "--quiet", "--filter", "label=asf.volume=state"]).stdout.split())
-    return [
-        ["volume", "create", *[f"--label={k}={v}" for k, v in sorted(v_["labels"].items())], v_["name"]]
-        for v_ in volumes if v_["name"] not in have
-    ]
-
-
 # --- create and init -------------------------------------------------------------------------------------------
 
 
@@ -108,8 +102,9 @@ def _create_args(container: Json, digest: str) -> List[str]:
 
 
 def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: bool = False) -> Json:
-    """Everything of the plan that must exist before the wires: files, secrets, volumes, containers, one init.
+    """Everything of the plan that must exist before the wires: files, secrets, containers, one init.
 
+    State volumes exist by then; they outlive sessions and are made by the role. 
     Returns ``{changed, actions, containers}``; ``containers`` maps roles to ``{id, name, pid, start, net}``.
     """
     if _settled(doc, present(podman, doc)):
@@ -119,7 +114,7 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
         return {"changed": True, "actions": [f"would create {n}" for n in doc.names().values()], "containers": {}}
     state.begin_step(doc.session, "create")
     write_files(doc)
-    podman.parallel([*_secret_calls(doc, read_key), *_volume_calls(podman, doc)])
+    podman.parallel(_secret_calls(doc, read_key))
     podman.parallel([_create_args(c, doc.digest) for c in doc.plan["containers"]], timeout=180)
     podman.run(["init", *doc.names().values()], timeout=60)
     chosen = _chosen(podman, doc)

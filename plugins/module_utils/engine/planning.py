@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Gather everything that a plan is a function of, compute it, and say what stands in its way before anything exists."""
+from __future__ import annotations
+
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core import images as image_names
+from ..core import manifest as manifests
+from ..core import plan as plans
+from ..core.errors import EngineError, HostError, ManifestError, PlanError
+from ..core.grants import Grant
+from ..core.manifest import Manifest
+from . import dirs, grantfs, hostfacts, images, inventory, plandoc, state, teardown
+from . import home as homes
+from .evidencefs import Evidence
+from .home import Home
+from .plandoc import PlanDocument
+from .podman import Podman
+
+Json = Dict[str, Any]
+
+BROKER_FILES = "roles/litellm_broker/files"
+MAX_COMMAND = 1 << 17
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one open asks for; ``collection`` is the root of the collection that the code runs from."""
+
+    agent: str
+    collection: str
+    session: str = "main"
+    home: Optional[str] = None
+    isolation: Optional[str] = None
+    llm_mock: bool = False
+    command_file: Optional[str] = None
+    tty: bool = False
+    cable_range: str = "198.18.0.0/24"
+    uplink_range: str = "198.18.1.0/24"
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    image_options: Mapping[str, Any] = field(default_factory=dict)
+    gate_deadline: int = 120
+
+
+@dataclass
+class Result:
+    """The plan and what the caller needs beside it."""
+
+    doc: PlanDocument
+    live: bool
+    changed: bool
+    images: List[str]
+    volumes_missing: List[Json]
+    warnings: List[str]
+    actions: List[str]
+    evidence: Optional[str]
+
+
+def home_of(inputs_home: Optional[str], collection: str) -> Home:
+    """ASF's root, told where the program lies: a module runs from an archive and cannot find it beside itself."""
+    root = Path(os.path.realpath(collection))
+    checkout = root if (root / "pyproject.toml").is_file() and (root / "asf_cli").is_dir() else None
+    shipped = root / "agents"
+    return homes.resolve(inputs_home, own_checkout=checkout, shipped=shipped if shipped.is_dir() else None)
+
+
+# --- what the operator wrote -----------------------------------------------------------------------------------
+
+
+def _manifest(home: Home, inputs: Inputs) -> Manifest:
+    manifest = homes.load_manifest(home, inputs.agent)
+    manifest = manifests.apply_overrides(manifest, inputs.isolation, inputs.llm_mock)
+    problems = manifests.unbuilt(manifest)
+    if problems:
+        raise ManifestError(problems, code="not-built")
+    return manifest
+
+
+def live_trees(but: str) -> List[Tuple[str, str]]:
+    """``(session, path)`` of every tree that another recorded session holds ``rw``."""
+    found = []
+    for session in sorted(state.recorded() - {but}):
+        record = state.read(session) or {}
+        try:
+            doc = plandoc.read(str(record.get("plan")))
+        except EngineError:
+            continue
+        found += [(session, repo["path"]) for repo in doc.plan["repos"] if repo["rw"]]
+    return found
+
+
+def _grants(home: Home, inputs: Inputs, storage: Sequence[str]) -> Tuple[List[Grant], List[str]]:
+    grants = grantfs.load(home, inputs.agent)
+    trees = live_trees(f"{inputs.agent}.{inputs.session}")
+    problems = grantfs.check(grants, grantfs.context(home, grants, storage, trees))
+    return grants, [p.text() for p in problems]
+
+
+def _command(path: Optional[str]) -> Optional[List[str]]:
+    """Words after ``--``, out of the JSON file that the command line wrote. Raises PlanError."""
+    if not path:
+        return None
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as handle:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise PlanError("not a regular file", file=path, key="asf_command_file")
+        data = handle.read(MAX_COMMAND + 1)
+    try:
+        words = json.loads(data)["command"]
+    except (ValueError, KeyError, TypeError):
+        words = None
+    if not isinstance(words, list) or not words or not all(isinstance(w, str) and "\0" not in w for w in words):
+        raise PlanError(
+            "the command is not a list of words", file=path, key="command", remedy='write {"command": ["word", …]}'
+        )
+    return words
+
+
+# --- facts -----------------------------------------------------------------------------------------------------
+
+
+def _storage(podman: Podman) -> List[str]:
+    store = podman.run(["info", "--format", "{{.Store.GraphRoot}}\n{{.Store.RunRoot}}"]).stdout
+    return [line for line in store.splitlines() if line]
+
+
+def _host(podman: Podman, resolver: Optional[str]) -> plans.Host:
+    facts = hostfacts.for_plan(podman.version(), resolver)
+    if not facts["resolver"]:
+        raise HostError(
+            "no resolver that Caddy could ask: the host's own are on loopback or IPv6", file="/etc/resolv.conf",
+            key="resolver", remedy="set `resolver` in config.yml to an IPv4 address that is reachable from this host",
+        )
+    if not facts["uplink_helper"]:
+        raise HostError(
+            "neither slirp4netns nor pasta is there", remedy="install one of them; `asf-play doctor` says which"
+        )
+    return plans.Host(**facts)
+
+
+def _broker_files(collection: Path) -> Dict[str, str]:
+    folder = collection / BROKER_FILES
+    return {name: (folder / name).read_text(encoding="utf-8") for name in ("launch.py", "asf_mock.py")}
+
+
+def _limits(inputs: Inputs, home: Home) -> Json:
+    limits = {role: dict(values) for role, values in inputs.limits.items()}
+    limits["agent"].update(homes.load_settings(home).limits.given())
+    return limits
+
+
+# --- the plan --------------------------------------------------------------------------------------------------
+
+
+def _image_names(manifest: Manifest) -> List[str]:
+    return list(image_names.names_for(manifest.adapter, broker=manifest.brokered))
+
+
+def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]:
+    """The plan, the names of its images, and warnings. Creates nothing. Raises every typed error of its inputs."""
+    home, collection = home_of(inputs.home, inputs.collection), Path(os.path.realpath(inputs.collection))
+    manifest, settings = _manifest(home, inputs), homes.load_settings(home)
+    key = homes.provider_key(home, manifest)
+    with ThreadPoolExecutor(3) as pool:
+        host_job = pool.submit(_host, podman, settings.resolver)
+        storage_job = pool.submit(_storage, podman)
+        options = images.Options.of(collection, {**inputs.image_options, "ca_bundle": settings.ca_bundle or ""})
+        workshop = images.workshop(options, inputs.pins)
+        tags = images.tags(workshop)
+        host, storage = host_job.result(), storage_job.result()
+    grants, warnings = _grants(home, inputs, storage)
+    named = _image_names(manifest)
+    plan = plans.build(
+        manifest, [plans.Repo(g.name, g.path, g.rw) for g in grants], host,
+        plans.Settings(
+            run_dir=str(dirs.run_dir()), gate=str(workshop.binary(tags["gate"])), gate_digest=tags["gate"],
+            images={"agent": tags[f"agent-{_adapter(named)}"], "caddy": tags["caddy"], "litellm": tags["litellm"]},
+            broker_files=_broker_files(collection), ca_bundle=settings.ca_bundle, limits=_limits(inputs, home),
+            cable_range=inputs.cable_range, uplink_range=inputs.uplink_range, gate_deadline=inputs.gate_deadline,
+        ),
+        plans.Request(inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock),
+    )
+    warnings += [p.text() for p in manifest.warnings] + list(plan["warnings"])
+    if key is not None:
+        warnings += [f"{file}: {name} is not used" for file, name in key.others]
+    return plan, named, warnings
+
+
+def _adapter(named: Sequence[str]) -> str:
+    return next(name[len("agent-"):] for name in named if name.startswith("agent-"))
+
+
+def _refuse_edited(doc_path: str, plan: Json, record: Json) -> PlanDocument:
+    """The live session's plan, if the inputs still give it. Raises PlanError naming the keys that differ."""
+    old = plandoc.read(doc_path)
+    if old.digest == plans.digest(plan):
+        return old
+    keys = plans.edited(old.plan, plan)
+    raise PlanError(
+        f"session {old.session} is open with another plan; what differs: {', '.join(keys[:12])}",
+        file=str(record.get("evidence")), key=keys[0] if keys else None,
+        remedy="close it and open it again to use what the manifest, the grants or the host say now", code="edited",
+    )
+
+
+def _missing_volumes(podman: Podman, plan: Json) -> List[Json]:
+    if not plan["volumes"]:
+        return []
+    have = set(podman.run(["volume", "ls", "--quiet", "--filter", "label=asf.volume=state"]).stdout.split())
+    return [volume for volume in plan["volumes"] if volume["name"] not in have]
+
+
+def _view(podman: Podman, session: str) -> Optional[str]:
+    """State of the session as ``asf-play ls`` says it, or None when nothing of it exists."""
+    rows = state.sessions(podman, inventory=inventory.Inventory(podman))
+    return next((row["state"] for row in rows if row["session"] == session), None)
+
+
+def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Result:
+    """Compute the plan and record the session as opening; a live one is found again, a crashed one is cleared first."""
+    plan, named, warnings = compute(podman, inputs)
+    session = plan["session"]["id"]
+    with state.lock(session):
+        view = _view(podman, session)
+        record = state.read(session) or {}
+        if view == "live" and record.get("plan"):
+            doc = _refuse_edited(record["plan"], plan, record)
+            return Result(doc, True, False, named, [], warnings, [f"{session} is open"], record.get("evidence"))
+        if view in ("opening", "closing"):
+            raise EngineError(f"session {session} is {view} by another process", code="busy", remedy="wait for it")
+        missing = _missing_volumes(podman, plan)
+        if check_mode:
+            doc = _checked(plan)
+            return Result(doc, False, True, named, missing, warnings, [f"would open {session}"], None)
+        actions = []
+        if view is not None:
+            teardown.teardown(podman, session)
+            actions.append(f"cleared what was left of {session} ({view})")
+        return _recorded(plan, named, missing, warnings, actions)
+
+
+def _checked(plan: Json) -> PlanDocument:
+    """Check mode: the plan lies where nothing looks for it later."""
+    folder = dirs.private(dirs.private(dirs.run_dir()) / "check")
+    return plandoc.write(str(folder / f"{plan['session']['id']}.json"), plan)
+
+
+def _recorded(
+    plan: Json, named: List[str], missing: List[Json], warnings: List[str], actions: List[str]
+) -> Result:
+    session, found = plan["session"], plans.digest(plan)
+    record = state.begin(session["id"], mode=session["mode"], isolation=session["isolation"], plan_digest=found)
+    doc = plandoc.write(os.path.join(plan["run_dir"], "plan.json"), plan)
+    record = state.begin_step(session["id"], "plan", plan=doc.path)
+    evidence: Evidence = state.evidence_of(record)
+    evidence.write("plan.json", {"digest": doc.digest, "plan": plan})
+    actions.append(f"planned {session['id']} ({doc.digest[:12]})")
+    return Result(doc, False, True, named, missing, warnings, actions, record["evidence"])
+
+
+def provider_key(inputs_home: Optional[str], collection: str, plan: Json) -> str:
+    """The provider's key for the broker's secret, read at the moment it is needed. Raises SecretError."""
+    home = home_of(inputs_home, collection)
+    selection = homes.provider_key(home, homes.load_manifest(home, plan["session"]["agent"]))
+    if selection is None:
+        raise PlanError("the plan names a provider key, the manifest none", remedy="close and open the session")
+    return selection.value
+

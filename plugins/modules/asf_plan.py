@@ -1,0 +1,167 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compute the plan of a session and record it as opening"""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: asf_plan
+short_description: Compute the plan of a session and record it as opening
+version_added: "0.1.0"
+description:
+  - Reads manifest, grants, settings and host facts, and computes everything that the session will consist of.
+  - Whatever is wrong is an error here, before anything exists. What a crashed run left is cleared.
+  - A live session is found again; when the inputs give another plan, the keys that differ are named and nothing changes.
+author: ASF developers (@asf)
+options:
+  agent:
+    description: Agent to open, the name of a folder below C(agents/).
+    type: str
+    required: true
+  session:
+    description: Name of the session.
+    type: str
+    default: main
+  collection:
+    description: Root of this collection; a module runs from an archive and cannot find it.
+    type: path
+    required: true
+  home:
+    description: ASF's root folder; else E(ASF_HOME), the checkout, or E(XDG_CONFIG_HOME).
+    type: path
+  isolation:
+    description: Overrides the manifest's key of this name.
+    type: str
+  llm_mock:
+    description: Open with front and broker on and the embedded model behind them.
+    type: bool
+    default: false
+  command_file:
+    description: JSON file with the words that the workload is started with, under the key C(command).
+    type: path
+  tty:
+    description: Give a command a terminal.
+    type: bool
+    default: false
+  cable_range:
+    description: Special-purpose IPv4 range of the cables.
+    type: str
+    default: 198.18.0.0/24
+  uplink_range:
+    description: Special-purpose IPv4 range behind Caddy's uplink.
+    type: str
+    default: 198.18.1.0/24
+  limits:
+    description: Limits per role, in bytes, CPUs and processes.
+    type: dict
+    required: true
+  pins:
+    description: Versions and hashes of what goes into images.
+    type: dict
+    required: true
+  image_options:
+    description: Settings of image builds that change an image's name.
+    type: dict
+    default: {}
+  gate_deadline:
+    description: Seconds that a verified gate waits for go.
+    type: int
+    default: 120
+attributes:
+  check_mode:
+    support: full
+    description: Computes the plan; records and clears nothing.
+"""
+
+EXAMPLES = r"""
+- name: Plan
+  asf.sandbox.asf_plan:
+    agent: claude
+    collection: /srv/asf
+    limits: "{{ asf_limits }}"
+    pins: "{{ asf_image_pins }}"
+"""
+
+RETURN = r"""
+plan:
+  description: Path of the plan's file, the one input of every other module.
+  returned: success
+  type: str
+session:
+  description: ID of the session, AGENT.NAME.
+  returned: success
+  type: str
+live:
+  description: Whether the session is open already.
+  returned: success
+  type: bool
+images:
+  description: Names of the images that the session needs.
+  returned: success
+  type: list
+  elements: str
+volumes_missing:
+  description: State volumes that do not exist yet, with their labels.
+  returned: success
+  type: list
+  elements: dict
+actions:
+  description: A sentence per thing done.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule  # noqa: E402
+
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import planning  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
+
+SPEC = {
+    "agent": {"type": "str", "required": True},
+    "session": {"type": "str", "default": "main"},
+    "collection": {"type": "path", "required": True},
+    "home": {"type": "path"},
+    "isolation": {"type": "str"},
+    "llm_mock": {"type": "bool", "default": False},
+    "command_file": {"type": "path"},
+    "tty": {"type": "bool", "default": False},
+    "cable_range": {"type": "str", "default": "198.18.0.0/24"},
+    "uplink_range": {"type": "str", "default": "198.18.1.0/24"},
+    "limits": {"type": "dict", "required": True},
+    "pins": {"type": "dict", "required": True},
+    "image_options": {"type": "dict", "default": {}},
+    "gate_deadline": {"type": "int", "default": 120},
+}
+
+
+def _work(params, check_mode):
+    result = planning.plan_session(Podman(), planning.Inputs(**params), check_mode)
+    plan = result.doc.plan
+    return {
+        "changed": result.changed,
+        "plan": result.doc.path,
+        "session": result.doc.session,
+        "live": result.live,
+        "images": result.images,
+        "volumes_missing": result.volumes_missing,
+        "actions": result.actions,
+        "asf": {
+            "session": result.doc.session,
+            "plan": result.doc.path,
+            "live": result.live,
+            "evidence": result.evidence,
+            "warnings": result.warnings,
+            "interactive": plan["workload"]["interactive"],
+            "tty": plan["workload"]["tty"],
+        },
+    }
+
+
+def main():
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+
+
+if __name__ == "__main__":
+    main()
