@@ -215,15 +215,15 @@ def failure(
     host: Host, name: str, argv: Sequence[str], rc: Optional[int], log: Path, what: str = ""
 ) -> EngineError:
     """The error for a build step that failed: step and cause from the log's tail."""
-    lines = [line for line in tail(log) if line.strip()]
+    lines = [host.redactor.text(line) for line in tail(log) if line.strip()]
     step = next((line for line in reversed(lines) if _STEP.match(line)), " ".join(argv[:3]))
-    text = host.redactor.text("\n".join(lines[-_TAIL:]))
+    text = "\n".join(lines[-_TAIL:])
     code, meaning, remedy = explain(text)
     if code == "engine":
         code, remedy = next(((c, r) for words, c, r in _HINTS if words in text.lower()), ("build", ""))
     cause = meaning or what or (f"exit code {rc}" if rc is not None else "")
     return EngineError(
-        f"building {name} failed at “{host.redactor.text(step)[:200]}”: {cause}",
+        f"building {name} failed at “{step[:200]}”: {cause}",
         cmd=[host.redactor.text(word)[:300] for word in argv],
         rc=rc,
         stderr=text,
