@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from asf_lib.core import errors
 from asf_lib.core.errors import Problem
 

@@ -7,6 +7,7 @@ import re
 import unicodedata
 
 import pytest
+
 from asf_lib.core import escape
 
 

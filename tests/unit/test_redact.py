@@ -9,6 +9,7 @@ import json
 from urllib.parse import quote, quote_plus
 
 import pytest
+
 from asf_lib.core.redact import MARK, Redactor
 
 KEY = 'sk-ant-"api03"+/x\\y <&> ü~'

@@ -62,6 +62,7 @@ def _state_targets(out: Checked, state: Any) -> None:
                 relation = "equal to" if target == other else "inside" if target.startswith(other + "/") else "above"
                 message = f"the target is {relation} that of filesystem.state[{number}]"
                 out.at(f"{path}.target", message, found=target, remedy=f"choose a place apart from {other}")
+                break
         if target:
             targets.append((target, index))
 
@@ -102,7 +103,7 @@ def _control(out: Checked, data: Data, names: set[str]) -> None:
         out.at("network.verify_domain", message, found=wanted, remedy="remove the key: the front is the control")
     # A list whose entries were all wrong is not empty: its own problems were reported.
     given = any(mark.startswith("network.allow_domains[") for mark in out.marks)
-    if not given and not brokered and not out.wrong("llm") and not out.wrong("network.mode"):
+    if not given and not brokered and not out.wrong("llm") and not out.wrong("network"):
         out.at(
             "network.allow_domains",
             "nothing is allowed, so there is no positive control that could show the policy works",

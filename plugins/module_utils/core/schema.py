@@ -122,7 +122,7 @@ class ByKind:
 
 @dataclass(frozen=True)
 class Variants:
-    """One of several sections, told apart by their keys: the first whose first key is there, else the first."""
+    """One of several sections, told apart by their keys."""
 
     options: tuple[Section, ...]
 
@@ -244,9 +244,7 @@ def _value(spec: Spec, node: Node, path: str, out: Checked, root: Section) -> An
     if isinstance(spec, ByKind):
         spec = next(option for option in spec.options if node.kind in kinds(option))
     if isinstance(spec, Variants):
-        present = {key.value for key, _ in node.pairs()}
-        fitting = [option for option in spec.options if next(iter(option.keys)) in present]
-        spec = (fitting or list(spec.options))[0]
+        spec = _variant(spec, node)
     if isinstance(spec, Text):
         return _text(spec, node, path, out)
     if isinstance(spec, Choice):
@@ -263,6 +261,17 @@ def _value(spec: Spec, node: Node, path: str, out: Checked, root: Section) -> An
     if isinstance(spec, Section):
         return _section(spec, node, path, out, root)
     return _plain(node, path, out) if isinstance(spec, Anything) else node.value
+
+
+def _variant(spec: Variants, node: Node) -> Section:
+    """The section that the keys of a map fit best, near misses included; the first where none does."""
+    given = [str(key.value) for key, _ in node.pairs()]
+
+    def fit(option: Section) -> float:
+        names = list(option.keys)
+        return sum(1.0 if key in names else 0.5 * bool(get_close_matches(key, names, 1, 0.6)) for key in given)
+
+    return max(spec.options, key=fit)
 
 
 def _wrong_kind(spec: Spec, node: Node, path: str, out: Checked) -> None:
@@ -322,10 +331,11 @@ def _list(spec: ListOf, node: Node, path: str, out: Checked, root: Section) -> A
         return MISSING
     values: list[Any] = []
     for index, item in enumerate(node.items()):
+        before = len(out.problems)
         value = _value(spec.item, item, f"{path}[{index}]", out, root)
         if value is MISSING:
             continue
-        if spec.unique and value in values:
+        if spec.unique and value in values and len(out.problems) == before:
             out.report(item, f"{path}[{index}]", "listed twice", remedy="remove one of the two")
         else:
             values.append(value)
