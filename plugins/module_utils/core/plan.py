@@ -173,7 +173,8 @@ def _barred(draft: _Draft) -> List[str]:
 
 def _denied(draft: _Draft) -> List[str]:
     """What no name may resolve to, whatever a manifest allows: the cables, the uplink's aliases, the host itself."""
-    return [draft.settings.cable_range, draft.settings.uplink_range, *sorted(draft.host.addresses)]
+    own = [f"{a}/{128 if ':' in a else 32}" for a in sorted(draft.host.addresses)]
+    return [draft.settings.cable_range, draft.settings.uplink_range, *own]
 
 
 def _protocol(draft: _Draft) -> Optional[str]:

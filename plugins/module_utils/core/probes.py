@@ -104,7 +104,7 @@ def _neighbours(plan: Json, seen: Json, role: str) -> Verdict:
     got = [
         f"{n.get('dev')} {n.get('dst')} {n.get('lladdr')} {'/'.join(n.get('state', []))}"
         for n in seen["neighbours"]
-        if not (role == uplink["role"] and n.get("dev") == uplink["interface"])
+        if n.get("dev") != "lo" and not (role == uplink["role"] and n.get("dev") == uplink["interface"])
     ]
     return _same(want, got, "neighbours")
 

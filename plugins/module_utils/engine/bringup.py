@@ -167,6 +167,14 @@ def last_words(podman: Podman, name: str, lines: int = 5) -> str:
     return (got.stdout + got.stderr).strip()[-1500:]
 
 
+def _silent(role: str, message: str, words: str) -> EngineError:
+    """The error for a service that does not come up, with its last words."""
+    return EngineError(
+        message, stderr=words, found=words.splitlines()[-1][:500] if words else None, code=f"{role}-not-started",
+        remedy=f"`found` is the end of the {role}'s log; the evidence folder has the rest",
+    )
+
+
 def _listening(addresses: Sequence[str], pid: int, end: float) -> List[str]:
     """Runs in Caddy's network namespace: which of the addresses are not listened on when time is up."""
     missing = list(addresses)
@@ -185,10 +193,7 @@ def wait_listening(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]
     pid, end = int(chosen["caddy"]["pid"]), time.monotonic() + timeout
     missing = netns.in_net(pid, lambda: _listening(addresses, pid, end), timeout + 5)
     if missing:
-        raise EngineError(
-            f"Caddy does not listen on {', '.join(missing)}", stderr=last_words(podman, doc.names()["caddy"]),
-            remedy="its last words are above; close the session and open it again", code="caddy-not-started",
-        )
+        raise _silent("caddy", f"Caddy does not listen on {', '.join(missing)}", last_words(podman, doc.names()["caddy"]))
 
 
 def _answers(host: str, port: int, end: float, pid: int) -> bool:
@@ -213,10 +218,8 @@ def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], t
     host = next(c["near"]["ip"] for c in doc.plan["wiring"]["cables"] if c["near"]["role"] == "broker")
     pid, end = int(chosen["broker"]["pid"]), time.monotonic() + timeout
     if not netns.in_net(pid, lambda: _answers(host, BROKER_PORT, end, pid), timeout + 5):
-        raise EngineError(
-            f"the broker did not come up within {timeout:g} s", stderr=last_words(podman, doc.names()["broker"]),
-            remedy="its last words are above; close the session and open it again", code="broker-not-started",
-        )
+        words = last_words(podman, doc.names()["broker"])
+        raise _silent("broker", f"the broker did not come up within {timeout:g} s", words)
 
 
 def check_host(version: Sequence[int], wanted: Sequence[int] = (4, 3)) -> None:

@@ -70,7 +70,8 @@ def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) 
         error = VerifyError(
             f"{len(bad)} of {len(results)} probes did not pass: " + ", ".join(r["id"] for r in bad[:8]),
             found=bad[0]["evidence"], file=record.get("evidence"),
-            remedy="the workload was not started; verification.json in the evidence folder has every probe",
+            remedy=("close the session: it is not confined as planned" if record.get("state") == "live" else
+                    "the workload was not started") + "; verification.json in the evidence folder has every probe",
         )
         error.results = results  # type: ignore[attr-defined]
         raise error
