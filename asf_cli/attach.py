@@ -3,7 +3,8 @@
 
 Measured on Podman 4.3: ``podman attach`` shows everything from the moment conmon has accepted its connection, and loses
 what came before; its own exit code is 0 whatever the workload's was. So: attach while the workload waits at the gate,
-wait until conmon holds the connection, say go, and ask ``podman wait`` for the exit code.
+wait until conmon holds the connection, say go, and ask ``podman wait`` for the exit code. ``podman attach`` also ends
+with a newline of its own on standard output, which is taken out where the output is not a terminal's.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ _CONNECT_TIMEOUT = 15.0
 _POLL = 0.002
 #: After the streams of a terminal closed, a workload that ends does so within this time; one that does not was left.
 _SETTLE = 1.5
+#: Seconds that a lone newline of a living workload waits for what comes after it.
+_HOLD = 0.03
 
 
 class Ending(NamedTuple):
@@ -54,19 +57,20 @@ class Streams:
     quiet_stdout: bool = False
 
 
-def target(podman: Any, name: str) -> Target:
-    """The container as it runs. Raises CliError when it does not run."""
-    rows = podman.json(["inspect", "--type", "container", name])
-    state = rows[0]["State"]
-    if not state.get("Running") or not state.get("Pid"):
+def target(container: Mapping[str, Any], tty: bool) -> Target:
+    """The container as the session's record has it (``{name, pid, start}``). Raises CliError when its process is gone."""
+    from asf_lib.engine import procs
+
+    pid = int(container["pid"])
+    conmon = procs.parent(pid)
+    if procs.start_time(pid) != container["start"] or conmon is None:
         raise CliError(
-            "the workload does not run",
-            key=name,
-            found=str(state.get("Status")),
+            "the workload's gate is gone",
+            key=str(container["name"]),
             remedy="close the session (close.yml) and open it again",
             code="engine",
         )
-    return Target(name, int(state["Pid"]), int(state["ConmonPid"]), bool(rows[0]["Config"].get("Tty")))
+    return Target(str(container["name"]), pid, conmon, tty)
 
 
 def attach(podman: Any, to: Target, streams: Streams, go: Callable[[], object] | None = None) -> Ending:
@@ -76,34 +80,75 @@ def attach(podman: Any, to: Target, streams: Streams, go: Callable[[], object] |
     """
     with _process(to.pid) as gate, _terminal(to.tty and streams.stdin):
         before = connections(to.conmon)
-        child = _spawn(podman, to, streams)
+        child, output = _spawn(podman, to, streams)
         with _Signals(child, gate, to.tty) as signals:
             try:
                 if go is not None:
                     _connected(child, to, before)
                     go()
+                if output is not None:
+                    _copy(output, sys.stderr.fileno() if streams.quiet_stdout else sys.stdout.fileno(), gate)
                 child.wait()
             finally:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
+                _end(child, output)
         if signals.left:
             return Ending(signals.left)
         return _ending(podman, to, gate)
 
 
-def _spawn(podman: Any, to: Target, streams: Streams) -> subprocess.Popen[bytes]:
+def _spawn(podman: Any, to: Target, streams: Streams) -> tuple[subprocess.Popen[bytes], int | None]:
+    """Podman's process, and where to read its standard output unless that is the terminal's."""
     words = ["podman", "attach", "--sig-proxy=false", f"--detach-keys={DETACH_KEYS}"]
     words += [] if streams.stdin else ["--no-stdin"]
-    return subprocess.Popen(
-        [*words, to.name],
-        env=podman.env,
-        stdin=None if streams.stdin else subprocess.DEVNULL,
-        stdout=sys.stderr if streams.quiet_stdout else None,
-        # Without a terminal Ctrl-C is a signal, and the workload's to get: Podman must not die of it. With one, Podman
-        # has to stay in the foreground to learn of a changed window size.
-        start_new_session=not to.tty,
-    )
+    terminal = to.tty and not streams.quiet_stdout
+    # A pipe of packets: every write of Podman's stays apart from the next (pipe(2), O_DIRECT).
+    output, inlet = (None, None) if terminal else os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    try:
+        child = subprocess.Popen(
+            [*words, to.name],
+            env=podman.env,
+            stdin=None if streams.stdin else subprocess.DEVNULL,
+            stdout=inlet,
+            # Without a terminal Ctrl-C is a signal, and the workload's to get: Podman must not die of it. With one,
+            # Podman has to stay in the foreground to learn of a changed window size.
+            start_new_session=not to.tty,
+        )
+    finally:
+        if inlet is not None:
+            os.close(inlet)
+    return child, output
+
+
+def _copy(source: int, sink: int, gate: int) -> None:
+    """Pass packets on until the end, all but the newline that Podman adds once the workload is gone."""
+    held = b""
+    while True:
+        if held and not _ended(gate, 0) and not _readable(source, _HOLD):
+            _put(sink, held)  # its writer lives on, so it was the workload's
+            held = b""
+        packet = os.read(source, 65536)
+        if not packet:
+            return
+        if held:
+            _put(sink, held)
+        held = packet if packet == b"\n" else b""
+        if not held:
+            _put(sink, packet)
+
+
+def _put(sink: int, data: bytes) -> None:
+    """Write all of it. A reader that is gone does not end the workload: its exit code is still wanted."""
+    with suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(sink, data) :]
+
+
+def _end(child: subprocess.Popen[bytes], output: int | None) -> None:
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+    if output is not None:
+        os.close(output)
 
 
 def connections(conmon: int, proc: str = "/proc") -> set[str]:
@@ -152,8 +197,12 @@ def exit_code(podman: Any, name: str) -> Ending:
 
 def _ended(pidfd: int, timeout: float | None) -> bool:
     """Wait for a process to end, in seconds (None: as long as it takes). A pidfd is readable once it has."""
+    return _readable(pidfd, timeout)
+
+
+def _readable(handle: int, timeout: float | None) -> bool:
     poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
+    poll.register(handle, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
@@ -163,7 +212,9 @@ def _process(pid: int) -> Iterator[int]:
     try:
         handle = os.pidfd_open(pid)
     except OSError as error:
-        raise CliError("the workload's gate is gone", found=f"pid {pid}", remedy="close the session", code="engine") from error
+        raise CliError(
+            "the workload's gate is gone", found=f"pid {pid}", remedy="close the session", code="engine"
+        ) from error
     try:
         yield handle
     finally:
@@ -183,14 +234,12 @@ def _terminal(wanted: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
+        with suppress(termios.error, OSError):  # the terminal may be gone
             termios.tcsetattr(handle, termios.TCSADRAIN, saved)
-        except (termios.error, OSError):
-            pass  # the terminal is gone
 
 
 class _Signals:
-    """While attached. A lost terminal leaves the session up; without a terminal Ctrl-C and SIGTERM are the workload's."""
+    """While attached. A lost terminal leaves the session up; without one Ctrl-C and SIGTERM are the workload's."""
 
     def __init__(self, child: subprocess.Popen[bytes], gate: int, tty: bool) -> None:
         self.left = ""
@@ -213,18 +262,17 @@ class _Signals:
             self.left = "hangup" if number == signal.SIGHUP else "terminated"
             self._child.terminate()
         elif not self._tty:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(self._gate, number)
-            except (ProcessLookupError, PermissionError):
-                pass
 
 
 def describe(ending: Ending, session: str) -> str:
     """What to tell the user about a session that was left running."""
     back = f"it goes on; back to it: asf-play open.yml {_names(session)}; end it: asf-play close.yml {_names(session)}"
-    return {"detached": f"left session {session}: {back}", "gone": f"session {session} was closed by another command"}.get(
-        ending.how, f"lost the terminal of session {session}: {back}"
-    )
+    return {
+        "detached": f"left session {session}: {back}",
+        "gone": f"session {session} was closed by another command",
+    }.get(ending.how, f"lost the terminal of session {session}: {back}")
 
 
 def _names(session: str) -> str:

@@ -155,7 +155,9 @@ class Outcome:
         if self.plain_error is not None:
             return self.plain_error
         said = " ".join(self.tail[-6:]) or "it said nothing"
-        return _fields(f"Ansible did not finish the playbook: {said}"[:_TEXT_LIMIT], None, "run it again with -vvv", "engine")
+        return _fields(
+            f"Ansible did not finish the playbook: {said}"[:_TEXT_LIMIT], None, "run it again with -vvv", "engine"
+        )
 
     def finish(self, now: float) -> None:
         """The run is over; ``now`` in seconds on the clock of the events."""
@@ -163,7 +165,11 @@ class Outcome:
 
 
 def _is_loop_summary(result: Mapping[str, Any]) -> bool:
-    return isinstance(result.get("results"), list) and "msg" in result and str(result["msg"]).startswith("One or more items")
+    return (
+        isinstance(result.get("results"), list)
+        and "msg" in result
+        and str(result["msg"]).startswith("One or more items")
+    )
 
 
 def _plain(result: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ no signals on and leaves the command running when it is killed, so they are sent
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import secrets
 import signal
@@ -84,10 +85,8 @@ class _Forward:
     def _handle(self, number: int, _frame: object) -> None:
         pids = marked(self._mark)
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
         if not pids:
             self._child.send_signal(number)  # the command has not started, or Podman starts conmon in another way
 

@@ -7,6 +7,7 @@ then itself, with exit code 99. No ``always`` and no ``rescue`` runs in either c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -38,7 +39,9 @@ class Interrupts:
                 self._saved[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._saved.items():
             signal.signal(number, handler)
 
@@ -83,7 +86,5 @@ class Interrupts:
 
 
 def _send(how: Callable[[int, int], None], pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         how(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -62,7 +62,7 @@ def _held(request: argparse.Namespace, reporter: play.Reporter) -> int:
                 play.show_result(reporter, request, sys.stdout)
             return _finish(request, reporter, errors.OK, None)
         ending = _attached(request, reporter, held)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         outcome.error = errors.fields(error)
         return _finish(request, reporter, errors.exit_code(outcome.error, "go"), close(request, reporter))
     return _left(request, reporter, session, ending)
@@ -113,7 +113,7 @@ def close(request: argparse.Namespace, reporter: play.Reporter) -> play.Reporter
     run = runner.Run(playbook=book, variables=given, verbosity=request.verbosity)
     try:
         play.execute(run, after, patient=True)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         after.outcome.error = errors.fields(error)
     return after
 
@@ -133,7 +133,9 @@ def _finish(request: argparse.Namespace, reporter: play.Reporter, code: int, clo
         if error is not None:
             print("\n".join(render.error(error, reporter.progress.style)), file=sys.stderr)
     if closing and close_error is None:
-        for line in render.result({key: closing.outcome.asf.get(key) for key in ("evidence", "head")}, reporter.progress.style, False):
+        for line in render.result(
+            {key: closing.outcome.asf.get(key) for key in ("evidence", "head")}, reporter.progress.style, False
+        ):
             print(line, file=sys.stderr)
     return code
 
@@ -148,7 +150,9 @@ class Held:
         record = state.read(session)
         if record is None or not record.get("plan"):
             raise CliError(
-                f"session {session} has no record after it was opened", key="session", code="engine",
+                f"session {session} has no record after it was opened",
+                key="session",
+                code="engine",
                 remedy="close it (close.yml) and open it again",
             )
         self.session = session
@@ -156,11 +160,12 @@ class Held:
         self.plan: dict[str, Any] = self.document.plan
         self.live = record.get("state") == "live"
         self.podman = Podman()
+        self._containers = record.get("containers", {})
         self._nonce = str(asf.get("nonce") or "")
 
     def target(self) -> attach.Target:
         """The agent's container, to attach to."""
-        return attach.target(self.podman, self.document.names()["agent"])
+        return attach.target(self._containers["agent"], bool(self.plan["workload"]["tty"]))
 
     def wants_stdin(self) -> bool:
         """Whether standard input goes to a workload without a terminal: when its container takes any, and ours is no

@@ -84,11 +84,19 @@ def _playbook() -> _Parser:
     )
     parser.add_argument("playbook", metavar="PLAYBOOK.yml", help="a shipped playbook by name, or a path with a slash")
     parser.add_argument(
-        "-e", "--extra-vars", dest="extra", action="append", default=[], metavar="NAME=VALUE|@FILE|JSON", help="a variable"
+        "-e",
+        "--extra-vars",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE|@FILE|JSON",
+        help="a variable",
     )
     parser.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
     parser.add_argument("-D", "--diff", action="store_true", help="show changes of policy as text")
-    parser.add_argument("-v", dest="verbosity", action="count", default=0, help="show Ansible's own output (-vvv: tracebacks)")
+    parser.add_argument(
+        "-v", dest="verbosity", action="count", default=0, help="show Ansible's own output (-vvv: tracebacks)"
+    )
     parser.add_argument("-t", "--tags", action="append", default=[], help="only roles with these tags")
     parser.add_argument("--skip-tags", action="append", default=[], help="not the roles with these tags")
     parser.add_argument("-l", "--limit", help="only these hosts of the inventory")
@@ -176,4 +184,3 @@ def wants_json(argv: list[str]) -> bool:
 def wants_traceback(argv: list[str]) -> bool:
     """Whether ``-vvv`` (or more, in one word or several) is given."""
     return sum(len(word) - 1 for word in split(argv)[0] if word.startswith("-v") and set(word[1:]) == {"v"}) >= 3
-

@@ -38,7 +38,7 @@ class Reporter:
         """Handler for runner: quick, and never raises, because runner would leave its child behind."""
         try:
             self._event(self._redactor.tree(dict(event)), time.monotonic())
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.progress.line(render.safe(f"asf-play could not show an event: {type(error).__name__}: {error}"))
 
     def _event(self, event: Mapping[str, Any], now: float) -> None:
@@ -71,9 +71,7 @@ def execute(run: runner.Run, reporter: Reporter, patient: bool = False) -> Inter
     style = reporter.progress.style
     interrupts = Interrupts(lambda text: reporter.progress.line(style.paint(f"interrupted: {text}", "yellow")), patient)
     with interrupts:
-        runner.execute(
-            run, reporter.event, interrupts, lambda folder: reporter.progress.notes(folder / "progress")
-        )
+        runner.execute(run, reporter.event, interrupts, lambda folder: reporter.progress.notes(folder / "progress"))
     now = time.monotonic()
     reporter.outcome.finish(now)
     reporter.progress.end(not reporter.outcome.failed, now)
@@ -121,7 +119,9 @@ def _check(request: argparse.Namespace, shipped: str) -> None:
         raise CliError(f"{shipped} needs an agent", key="agent", remedy=f"asf-play {shipped} -e agent=NAME")
     if request.inventory and "/" not in request.inventory:
         raise CliError(
-            "an inventory is named by a path with a slash", key="--inventory", found=request.inventory,
+            "an inventory is named by a path with a slash",
+            key="--inventory",
+            found=request.inventory,
             remedy=f"--inventory ./{request.inventory}",
         )
     if shipped and shipped != "open.yml" and request.command is not None:
@@ -181,4 +181,3 @@ def show_result(reporter: Reporter, request: argparse.Namespace, stream: Any) ->
         for line in render.error(error, reporter.progress.style):
             print(line, file=sys.stderr)
     stream.flush()
-

@@ -76,7 +76,7 @@ def probe_table(probes: Sequence[Mapping[str, Any]], style: Style, evidence: boo
     head = ("verdict", "probe", "vantage", "inv", "expectation")
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
     lines = [style.paint(_cells(head, widths), "bold")]
-    for probe, row in zip(probes, rows):
+    for probe, row in zip(probes, rows, strict=True):
         verdict = style.paint(f"{row[0]:<{widths[0]}}", _VERDICTS.get(row[0], "red"))
         lines.append(f"{verdict}  " + _cells(row[1:], widths[1:]))
         if row[0] != "pass" or evidence:
@@ -96,7 +96,7 @@ def probe_summary(probes: Sequence[Mapping[str, Any]], style: Style) -> str:
 
 
 def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
+    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)]
     return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
 
 
@@ -104,7 +104,9 @@ def _indented(evidence: object) -> list[str]:
     if evidence in (None, "", {}, []):
         return []
     if isinstance(evidence, Mapping):
-        return [f"    {safe(key, 40)}: {safe(value, 300)}" for key, value in evidence.items() if value not in (None, "")]
+        return [
+            f"    {safe(key, 40)}: {safe(value, 300)}" for key, value in evidence.items() if value not in (None, "")
+        ]
     return [f"    {safe(evidence, 400)}"]
 
 
@@ -192,7 +194,9 @@ def checks(found: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     for check in found:
         state = safe(check.get("state"), 12)
         painted = style.paint(f"{state:<7}", _STATES.get(state, "yellow"))
-        lines.append(f"{painted}  {safe(check.get('id'), 40):<{width}}  {safe(check.get('found') or check.get('detail'), 300)}")
+        lines.append(
+            f"{painted}  {safe(check.get('id'), 40):<{width}}  {safe(check.get('found') or check.get('detail'), 300)}"
+        )
         if state not in ("ok", "pass"):
             lines += [f"         {word}: {safe(check[word], 500)}" for word in ("why", "remedy") if check.get(word)]
     return lines

@@ -36,7 +36,9 @@ def _done(request: argparse.Namespace, result: Any, word: str) -> int:
     style = render.style(sys.stderr, os.environ)
     for text in warnings:
         print(render.warning(text, style), file=sys.stderr)
-    print(f"{word}: {render.safe(found.get('path'), 300)} ({render.safe(found.get('mode') or '-', 10)}) for {request.agent}")
+    print(
+        f"{word}: {render.safe(found.get('path'), 300)} ({render.safe(found.get('mode') or '-', 10)}) for {request.agent}"
+    )
     return 0
 
 

@@ -76,7 +76,9 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise CliError(f"not JSON: {error}", key="-e", file=None if where == "-e" else where, found=text[:80]) from error
+        raise CliError(
+            f"not JSON: {error}", key="-e", file=None if where == "-e" else where, found=text[:80]
+        ) from error
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -95,7 +97,9 @@ def _from_file(name: str) -> dict[str, Any]:
                 raise CliError("not a regular file", key="-e", file=path)
             raw = stream.read(_FILE_LIMIT + 1)
     except OSError as error:
-        raise CliError(f"cannot be read: {error.strerror}", key="-e", file=path, remedy="name a readable file") from error
+        raise CliError(
+            f"cannot be read: {error.strerror}", key="-e", file=path, remedy="name a readable file"
+        ) from error
     if len(raw) > _FILE_LIMIT:
         raise CliError("larger than 1 MiB", key="-e", file=path, remedy="a file of variables is small")
     try:
@@ -121,7 +125,9 @@ def _yaml(text: str, path: str) -> Any:
 def check_name(key: object) -> None:
     """Raise CliError unless the key is a variable name that a caller may set."""
     if not isinstance(key, str) or not _VARIABLE.match(key):
-        raise CliError("not a variable name", key="-e", found=str(key)[:80], remedy="letters, digits, _; no leading digit")
+        raise CliError(
+            "not a variable name", key="-e", found=str(key)[:80], remedy="letters, digits, _; no leading digit"
+        )
     if key in RESERVED:
         raise CliError(f"{key} is set by asf-play itself", key=key, remedy="leave it out")
 
