@@ -23,7 +23,7 @@ from ..core import grants as core
 from ..core.errors import GrantError, HostError, Problem
 from ..core.escape import terminal
 from ..core.grants import Context, Facts, Grant, Place
-from . import dirs, grantfile, home as homes
+from . import dirs, grantfile, home as homes, regular
 from .home import Home
 
 MAX_ENTRIES = 300000
@@ -93,15 +93,12 @@ def _open_tree(real: str) -> int:
 
 
 def _small_file(dir_fd: int, name: str, limit: int = 4096) -> str | None:
-    """The text of a small regular file, or None. Links, devices and FIFOs are not opened for reading."""
+    """The first bytes of a small regular file as text, or None."""
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=dir_fd)
-    except OSError:
+        data, _ = regular.read(name, limit, dir_fd)
+    except (OSError, regular.NotRegularError):
         return None
-    with os.fdopen(fd, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        return stream.read(limit).decode("utf-8", "surrogateescape")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _resolved(text: str, base: str) -> str:

@@ -22,7 +22,7 @@ from ..core.manifest import Manifest
 from ..core.schema import misformed
 from ..core.secretfile import Entry, Selection
 from ..core.settings import Settings
-from . import yamlload
+from . import regular, yamlload
 
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
 _SECRETS_LIMIT = 64 * 1024
@@ -238,26 +238,21 @@ def _read_secret(file: str, manifest: Manifest, index: int) -> bytes:
         return SecretError([Problem(message, file, key=key, found=found, remedy=remedy)])
 
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        data, found = regular.read(file, _SECRETS_LIMIT)
     except FileNotFoundError:
         line = manifest.line(key)
         where = f"{manifest.file}:{line}" if line else manifest.file
-        remedy = f"create it with mode 0600 and a line {manifest.llm.api_key_env if manifest.llm else 'KEY'}=…"
+        remedy = f"create it with mode 0600 and a line {manifest.llm.api_key_env if manifest.llm else 'NAME'}=KEY"
         raise refuse(f"the secrets file does not exist (named in {where})", remedy) from None
+    except regular.NotRegularError as exc:
+        raise refuse(f"this is {exc}", "put a regular file there") from None
     except OSError as exc:
-        if os.path.islink(file):
-            raise refuse("the secrets file is a symbolic link", "put a regular file there") from None
         raise refuse(f"the secrets file cannot be read: {exc.strerror}", f"chmod 600 {file}") from None
-    with os.fdopen(fd, "rb") as stream:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise refuse("this is not a regular file", "put a regular file there")
-        if found.st_uid != os.getuid():
-            raise refuse("the secrets file belongs to somebody else", "make it your own", f"uid {found.st_uid}")
-        if found.st_mode & 0o177:
-            mode = f"{found.st_mode & 0o7777:04o}"
-            raise refuse("others could read the secrets file: mode 0600 is required", f"chmod 600 {file}", mode)
-        data = stream.read(_SECRETS_LIMIT + 1)
+    if found.st_uid != os.getuid():
+        raise refuse("the secrets file belongs to somebody else", "make it your own", f"uid {found.st_uid}")
+    if found.st_mode & 0o177:
+        mode = f"{found.st_mode & 0o7777:04o}"
+        raise refuse("others could read the secrets file: mode 0600 is required", f"chmod 600 {file}", mode)
     if len(data) > _SECRETS_LIMIT:
         raise refuse(f"the file is larger than {_SECRETS_LIMIT // 1024} KiB", "name a secrets file")
     return data

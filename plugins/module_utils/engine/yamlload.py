@@ -8,9 +8,7 @@ The tree is built from the parser's events, so no constructor of PyYAML runs.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +17,7 @@ import yaml
 from ..core.errors import ManifestError, Problem
 from ..core.escape import clip
 from ..core.marked import DECIMAL, FLAG, LIST, MAP, NULL, ODD, TEXT, WHOLE, Fault, Node
+from . import regular
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 24
@@ -81,21 +80,15 @@ def read(path: str, limit: int = SIZE_LIMIT) -> bytes:
         return ManifestError([Problem(message, path, found=found, remedy=remedy)])
 
     try:
-        # Non-blocking: a FIFO must be refused, not waited for.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        data, found = regular.read(path, limit)
+    except regular.NotRegularError as exc:
+        raise refuse(f"this is {exc}", "put a regular file there") from None
     except OSError as exc:
-        if os.path.islink(path):
-            raise refuse("the file is a symbolic link", "put a regular file there") from None
         raise refuse(f"the file cannot be read: {exc.strerror}", "check that it exists and is yours") from None
     except ValueError:
         raise refuse("a path cannot contain a NUL character", "name a file") from None
-    with os.fdopen(fd, "rb") as stream:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise refuse("this is not a regular file", "put a regular file there")
-        if found.st_mode & 0o002:
-            raise refuse("anybody may write this file", f"chmod o-w {path}", oct(found.st_mode & 0o7777))
-        data = stream.read(limit + 1)
+    if found.st_mode & 0o002:
+        raise refuse("anybody may write this file", f"chmod o-w {path}", f"{found.st_mode & 0o7777:04o}")
     if len(data) > limit:
         raise refuse(f"the file is larger than {limit // 1024} KiB", "make it smaller")
     return data
@@ -115,7 +108,7 @@ def parse(data: bytes, file: str) -> Node | None:
     except yaml.reader.ReaderError as exc:
         line, column = _place(text, exc.position)
         raise _syntax(file, f"the character U+{_code(exc.character):04X} is not allowed", line, column) from None
-    except (ValueError, RecursionError) as exc:  # "\UFFFFFFFF" reaches chr() inside PyYAML
+    except (ValueError, OverflowError, RecursionError) as exc:  # "\UFFFFFFFF" reaches chr() inside PyYAML
         raise _syntax(file, clip(str(exc), 200), None, None) from None
     return builder.document()
 
