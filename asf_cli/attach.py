@@ -58,7 +58,7 @@ class Streams:
 
 
 def target(container: Mapping[str, Any], tty: bool) -> Target:
-    """The container as the session's record has it (``{name, pid, start}``). Raises CliError when its process is gone."""
+    """The container as the session's record has it (``{name, pid, start}``). Raises CliError when it is gone."""
     from asf_lib.engine import procs
 
     pid = int(container["pid"])

@@ -29,10 +29,10 @@ def sessions(request: argparse.Namespace) -> int:
 def doctor(request: argparse.Namespace) -> int:
     """Show what the host offers and lacks; 223 when something that every session needs is missing."""
     from asf_lib.core import doctor as judge
-    from asf_lib.engine import hostfacts
+    from asf_lib.engine import home, hostfacts
 
-    found = [dict(check) for check in judge.checks(hostfacts.collect())]
-    ok = all(check.get("state") not in ("fail", "missing", "bad") for check in found)
+    verdicts = judge.verdicts(hostfacts.collect(home.load_settings(home.resolve()).resolver))
+    ok, found = judge.ready(verdicts), [verdict.as_dict() for verdict in verdicts]
     if request.json:
         print(document.dump({"ok": ok, "checks": found}))
     else:

@@ -6,6 +6,7 @@ On a terminal one line per phase is updated while it runs; elsewhere each phase 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import shutil
@@ -99,10 +100,9 @@ class Progress:
     def _on_notes(self, path: Path) -> None:
         if self._notes is not None:
             self._notes.close()
-        try:
-            self._notes = open(path, encoding="utf-8", errors="replace")
-        except OSError:
-            self._notes = None
+        self._notes = None
+        with contextlib.suppress(OSError):
+            self._notes = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115  read from while phases run
 
     def _on_phase(self, what: tuple[str, str, float]) -> None:
         if self._phase is not None and self._phase[0] == what[0]:
@@ -148,8 +148,6 @@ class Progress:
             self._write("\r\x1b[K" + shown)
 
     def _write(self, text: str) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone; the run is not
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):
-            pass  # the terminal is gone; the run is not

@@ -194,9 +194,7 @@ def checks(found: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     for check in found:
         state = safe(check.get("state"), 12)
         painted = style.paint(f"{state:<7}", _STATES.get(state, "yellow"))
-        lines.append(
-            f"{painted}  {safe(check.get('id'), 40):<{width}}  {safe(check.get('found') or check.get('detail'), 300)}"
-        )
-        if state not in ("ok", "pass"):
+        lines.append(f"{painted}  {safe(check.get('id'), 40):<{width}}  {safe(check.get('found'), 300)}")
+        if state != "ok":
             lines += [f"         {word}: {safe(check[word], 500)}" for word in ("why", "remedy") if check.get(word)]
     return lines

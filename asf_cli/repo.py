@@ -23,22 +23,26 @@ def run(request: argparse.Namespace) -> int:
         path = os.path.abspath(os.path.expanduser(request.path))
         return _done(request, grantfs.add(request.agent, path, request.mode), "granted")
     if request.action == "remove":
-        return _done(request, grantfs.remove(request.agent, request.repository), "removed")
+        return _done(request, grantfs.remove(request.agent, _named(request.repository)), "removed")
     return _list(request, grantfs.list_grants(request.agent))
 
 
-def _done(request: argparse.Namespace, result: Any, word: str) -> int:
-    found = dict(result or {})
+def _named(repository: str) -> str:
+    """A grant's name as it is; a path made absolute."""
+    return os.path.abspath(os.path.expanduser(repository)) if "/" in repository else repository
+
+
+def _done(request: argparse.Namespace, result: dict[str, Any], word: str) -> int:
+    found = dict(result)
     warnings = found.pop("warnings", [])
     if request.json:
-        show_document({"ok": True, "agent": request.agent, **found, "warnings": warnings})
+        show_document({"ok": True, **found, "warnings": warnings})
         return 0
     style = render.style(sys.stderr, os.environ)
     for text in warnings:
         print(render.warning(text, style), file=sys.stderr)
-    print(
-        f"{word}: {render.safe(found.get('path'), 300)} ({render.safe(found.get('mode') or '-', 10)}) for {request.agent}"
-    )
+    path, mode, target = (render.safe(found.get(key), 300) for key in ("path", "mode", "target"))
+    print(f"{word}: {path} ({mode}) for {request.agent}, at {target}")
     return 0
 
 

@@ -117,7 +117,7 @@ def _extravars(run: Run, folder: Path) -> dict[str, Any]:
     """The extravars: checked ones, and paths. A command is free text, which Ansible would render: it goes by file."""
     given = dict(run.variables)
     if run.command is not None:
-        given["asf_command_file"] = str(rundir.write(folder / "command.json", json.dumps({"argv": run.command})))
+        given["asf_command_file"] = str(rundir.write(folder / "command.json", json.dumps({"command": run.command})))
     for key, value in given.items():
         variables.check_value(value, key)
     return given

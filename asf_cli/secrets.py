@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 _FILE_LIMIT = 1 << 16
 
 
-def values(home: Path | None = None) -> set[str]:
+def values(folder: Path | None = None) -> set[str]:
     """Every value of every ``secrets/*.env`` of ASF's home. Loose reading on purpose: what is no value does no harm."""
-    folder = (home or root()) / "secrets"
+    from asf_lib.engine import home
+
+    folder = folder or home.resolve().secrets_dir
     found: set[str] = set()
     try:
         files = sorted(folder.glob("*.env"))
@@ -28,15 +29,3 @@ def values(home: Path | None = None) -> set[str]:
             if equals and not name.lstrip().startswith("#"):
                 found |= {value.strip(), value.strip().strip("\"'")}
     return found - {""}
-
-
-def root() -> Path:
-    """ASF's home: ``$ASF_HOME``, else the checkout that the program runs from, else ``$XDG_CONFIG_HOME/asf``."""
-    given = os.environ.get("ASF_HOME", "")
-    if given:
-        return Path(given)
-    checkout = Path(__file__).resolve().parent.parent
-    if (checkout / "pyproject.toml").is_file():
-        return checkout
-    config = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(config) if os.path.isabs(config) else Path.home() / ".config") / "asf"
