@@ -98,9 +98,14 @@ def _secret_looking(name: str) -> bool:
     return any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL"))
 
 
-def _collections(folder: Path, home: str, run: Path) -> str:
-    """Search path of collections. The run directory holds a link to this very content, so it always comes first."""
-    places = [run / "collections", folder / ".ansible" / "collections", Path(home) / ".ansible" / "collections"]
+def _collections(folder: Path, home: str, run: Path, given: str) -> str:
+    """Search path of collections. The run directory holds a link to this very content, so it always comes first.
+
+    ``given`` is the operator's own ``ANSIBLE_COLLECTIONS_PATH``; relative entries, which depend on the current
+    directory, are left out.
+    """
+    own = [part for part in given.split(":") if os.path.isabs(part)]
+    places = [run / "collections", folder / ".ansible" / "collections", *own, Path(home) / ".ansible" / "collections"]
     return ":".join(str(place) for place in [*places, Path("/usr/share/ansible/collections")])
 
 
@@ -113,7 +118,7 @@ def ansible_environment(env: Mapping[str, str], run: Path, folder: Path) -> dict
         ANSIBLE_HOME=str(home),
         ANSIBLE_LOCAL_TEMP=str(home / "tmp"),
         ANSIBLE_ROLES_PATH=str(folder / "roles"),
-        ANSIBLE_COLLECTIONS_PATH=_collections(folder, kept["HOME"], run),
+        ANSIBLE_COLLECTIONS_PATH=_collections(folder, kept["HOME"], run, env.get("ANSIBLE_COLLECTIONS_PATH", "")),
         ANSIBLE_HOST_KEY_CHECKING="True",
         ANSIBLE_PIPELINING="True",
         ANSIBLE_PYTHON_INTERPRETER=sys.executable,
