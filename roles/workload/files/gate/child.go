@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -36,7 +37,7 @@ func lookPath(name, path string) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	return "", &fs.PathError{Op: "find in " + path, Path: name, Err: fs.ErrNotExist}
+	return "", fmt.Errorf("%s, not in %s: %w", name, path, fs.ErrNotExist)
 }
 
 func usable(file string) error {

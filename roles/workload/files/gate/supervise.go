@@ -15,9 +15,11 @@ const (
 	backoffStep  = 200 * time.Millisecond
 	backoffMax   = 5 * time.Second
 	steadyAfter  = 10 * time.Second // a child that lived this long starts the backoff anew
-	killAfter    = 5 * time.Second  // between TERM and KILL
 	superviseMin = 3                // NAME -- CMD
 )
+
+// killAfter is the time between TERM and KILL; tests shorten it.
+var killAfter = 5 * time.Second
 
 // event is one line on standard output, among the child's own lines; "asf" tells them apart.
 type event struct {
