@@ -123,7 +123,8 @@ def test_every_key_is_documented_and_every_pattern_is_anchored(spec: Section) ->
             formats.HOST,
             ["a.example", "xn--a-ecp.example.com", "1.example.com", "a-b.example.com", "a" * 63 + ".example.com"],
             ["a", "a.", ".a.b", "a..b", "a_b.example", "-a.example", "a-.example", "A.example", "*.example.com",
-             "1.2.3.4", "0x7f.1", "2130706433", "::1", "[::1]", "a.b:443", "https://a.b", "a.b/c", "a b.example", "a.example\n",
+             "1.2.3.4", "0x7f.1", "2130706433", "::1", "[::1]", "a.b:443", "https://a.b", "a.b/c", "a b.example",
+             "a.example\n",
              "user@a.example", "a" * 64 + ".example.com", "x.localhost", "exämple.com", "a.1"],
         ),
         (
