@@ -142,7 +142,7 @@ def _edited(text: str, tree: Node | None, old: Sequence[Grant], grants: Sequence
     found = [(key, value) for key, value in (tree.pairs() if tree else ()) if key.value == "repos"]
     if not found:
         body = [f"  {_item(grant)}\n" for grant in new]
-        return "".join([*lines, "repos:\n", *body]) if tree is None and new else None
+        return "".join([*lines, "repos:\n", *body]) if tree is None and new and lines else None
     key, entries = found[0]
     items = entries.items()
     head = lines[key.line - 1]
