@@ -222,7 +222,6 @@ def test_f1_odd_names_survive_the_file_exactly(tmp_path: Path, home: Home, name:
     folder.mkdir(parents=True)
     grantfs.add("a", str(folder), "ro", home=home)
     assert grantfs.load(home, "a") == [Grant(str(folder), "ro")]
-    assert _file(home).read_text().isprintable() is False  # only because of newlines:
     assert all(line.isprintable() for line in _file(home).read_text().splitlines())
     grantfs.remove("a", str(folder), home=home)
     assert grantfs.load(home, "a") == []
@@ -232,7 +231,7 @@ def test_f1_odd_names_survive_the_file_exactly(tmp_path: Path, home: Home, name:
 def test_f1_other_names_are_refused(tmp_path: Path, home: Home, name: str | bytes) -> None:
     path = os.path.join(os.fsencode(tmp_path), os.fsencode(name))
     os.mkdir(path)
-    with pytest.raises(GrantError, match="control character|not UTF-8"):
+    with pytest.raises(GrantError, match=r"control character|not UTF-8"):
         grantfs.add("a", os.fsdecode(path), home=home)
 
 
@@ -242,9 +241,8 @@ def test_f1_other_names_are_refused(tmp_path: Path, home: Home, name: str | byte
 def test_add_list_remove(repo: Path, home: Home) -> None:
     row = {"agent": "a", "path": str(repo), "mode": "rw", "target": "/workspace/repos/repo"}
     assert grantfs.add("a", str(repo), home=home) == {**row, "warnings": []}
-    assert (
-        grantfs.list_grants("a", home) == [row] and grantfs.list_grants(None, home)[-1]["path"] == str(repo)
-    ) or True
+    assert grantfs.list_grants("a", home) == [row]
+    assert row in grantfs.list_grants(None, home)
     assert grantfs.add("a", str(repo), "ro", home=home)["mode"] == "ro"
     assert grantfs.load(home, "a") == [Grant(str(repo), "ro")]
     assert grantfs.remove("a", "repo", home)["path"] == str(repo)
