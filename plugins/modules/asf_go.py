@@ -46,8 +46,8 @@ asf:
 
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
-from from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
 
 def _work(params, check_mode):
     doc = plandoc.read(params["plan"])

@@ -45,10 +45,10 @@ asf:
 
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
-from from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import EngineError  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import EngineError  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
-from from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
 def _plan_path(params):
     if params["plan"]:

@@ -205,24 +205,25 @@ def _limits(draft: _Draft, role: str) -> Limits:
     return Limits(int(values["memory"]), float(values["cpus"]), int(values["pids"]))
 
 
-def _fallback(draft: _Draft, role: str, limits: Limits) -> List[str]:
-    """Per-process ulimits where the host has no cgroup controller for a limit; said in ``warnings``."""
-    ulimits, missing = [], []
-    if "pids" not in draft.host.controllers:
-        missing.append("pids")
-        ulimits.append(f"nproc={max(64, limits.pids)}:{max(64, limits.pids)}")
-    if "memory" not in draft.host.controllers:
-        missing.append("memory")
-        if role == "agent":
-            ulimits.append(f"data={limits.memory}:{limits.memory}")
-    if "cpu" not in draft.host.controllers:
-        missing.append("cpus")
-    if missing and role == "agent":
-        draft.warnings.append(
-            "this host cannot enforce limits." + ", limits.".join(missing)
-            + " per container; memory and processes are bounded per process (ulimit), CPU time is not"
-        )
-    return ulimits
+# RLIMIT_NPROC counts over every container of the operator: the kernel compares the sum in the parent user namespace with
+# the limit at the child's creation (kernel/ucount.c; seen as "can't start new thread" in a neighbour). So it is a brake
+# on fork bombs far above what sessions need, and only the workload gets it.
+FORK_BRAKE = 8192
+
+
+def _fallback(draft: _Draft, limits: Limits) -> List[str]:
+    """Ulimits of the workload where the host has no cgroup controller for a limit; said in ``warnings``."""
+    missing = [name for name, controller in (("memory", "memory"), ("pids", "pids"), ("cpus", "cpu"))
+               if controller not in draft.host.controllers]
+    instead = {
+        "memory": f"each process may have {limits.memory >> 20} MiB of data",
+        "pids": f"processes of all containers together are held below {FORK_BRAKE}",
+        "cpus": "CPU time is not limited",
+    }
+    for name in missing:
+        draft.warnings.append(f"limits.{name} cannot be enforced on this host (no cgroup controller): {instead[name]}")
+    ulimits = {"memory": f"data={limits.memory}:{limits.memory}", "pids": f"nproc={FORK_BRAKE}:{FORK_BRAKE}"}
+    return [ulimits[name] for name in missing if name in ulimits]
 
 
 def _files_mount(draft: _Draft, part: str, target: str) -> Mount:
@@ -246,7 +247,7 @@ def _caddy(draft: _Draft) -> Spec:
         "caddy", ["/asf/gate"], ["supervise", "caddy", "--", "/caddy", "run", "/asf/caddy/caddy.json"],
         draft.run("seccomp-enforcer.json"), limits,
         [tmpfs("/tmp", 16 << 20), tmpfs("/dev/shm", 1 << 20), _gate_mount(draft), _files_mount(draft, "caddy", "/asf/caddy")],
-        secrets, [("HOME", "/tmp")], _fallback(draft, "caddy", limits), [f"--dns={draft.host.resolver}"],
+        secrets, [("HOME", "/tmp")], (), [f"--dns={draft.host.resolver}"],
     )
 
 
@@ -270,7 +271,7 @@ def _broker(draft: _Draft) -> Spec:
         draft.run("seccomp-enforcer.json"), limits,
         [tmpfs("/tmp", 64 << 20), tmpfs("/dev/shm", 16 << 20), _gate_mount(draft), *_ca_mounts(draft),
          _files_mount(draft, "broker", "/asf/broker")],
-        secrets, env, _fallback(draft, "broker", limits),
+        secrets, env,
     )
 
 
@@ -295,7 +296,7 @@ def _agent(draft: _Draft, volumes: Sequence[Json]) -> Spec:
         "agent", draft.name("agent"), draft.settings.images["agent"], "none", (uid, uid), f"keep-id:uid={uid},gid={uid}",
         draft.manifest.name, ["/asf/gate"], ["run"], draft.run("seccomp-agent.json"), limits,
         _agent_mounts(draft, volumes), [(draft.name("token"), "asf-token")] if draft.brokered else [],
-        [("HOME", workload.HOME)], _fallback(draft, "agent", limits), [*hosts, *tty],
+        [("HOME", workload.HOME)], _fallback(draft, limits), [*hosts, *tty],
         "none" if draft.interactive else "k8s-file",
     )
 
