@@ -6,7 +6,6 @@ Pure. ``engine/grantfs.py`` collects the facts without following a link or runni
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ WORKSPACE = "/workspace/repos"
 def _diagnose_path(text: str) -> str | None:
     if not text.startswith("/"):
         return "the path must be absolute; `~` and relative paths are not resolved here"
-    if os.path.normpath(text) != text or text.startswith("//"):
+    if any(part in ("", ".", "..") for part in text[1:].split("/")) and text != "/":
         return "the path must be written without `.`, `..`, doubled or trailing slashes"
     return None
 
@@ -64,7 +63,7 @@ class Grant:
     @property
     def name(self) -> str:
         """The base name, under which it is mounted."""
-        return os.path.basename(self.path)
+        return self.path.rpartition("/")[2]
 
     @property
     def target(self) -> str:
