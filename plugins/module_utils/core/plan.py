@@ -326,7 +326,7 @@ def _gate_probes(draft: _Draft, mounts: Sequence[Json]) -> Json:
                f"{base}.2:443", f"{base}.3:53", "169.254.169.254:80", "169.254.1.2:443", f"{draft.host.resolver}:53"]
     verify = draft.manifest.verify_target()
     return {
-        "unreach": outside + [f"{a}:443" for a in own], "reach": reach, "closed": closed,
+        "unreach": list(dict.fromkeys(outside + [f"{a}:443" for a in own])), "reach": reach, "closed": closed,
         "dns": [f"{t.agent.far.ip}:53"],
         "allow": {"proxy": l1, "target": verify} if verify else None,
         "front": {"addr": f"{t.agent.far.ip}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
@@ -346,6 +346,7 @@ def _gate(draft: _Draft, mounts: Sequence[Json]) -> Json:
         "uid": workload.UID, "gid": workload.UID, "caps": "0" * 16, "nested_sandbox": m.nested_sandbox, "net_raw": False,
         "env": env, "token_file": policy.TOKEN_FILE if draft.brokered else "", "token_env": tokens,
         "argv": workload.argv(m.command, draft.request.command), "cwd": workload.folder([r.name for r in draft.repos]),
+        "time_s": m.limits.time or 0,
         "probes": _gate_probes(draft, mounts),
     }
 
@@ -421,7 +422,9 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
     d = _draft(manifest, repos, host, settings, request)
     volumes = _volumes(d)
     specs = [_caddy(d), *([_broker(d)] if d.brokered else []), _agent(d, volumes)]
-    labels = {"asf.session": d.id, "asf.owner": str(host.uid)}
+    labels = {
+        "asf.session": d.id, "asf.owner": str(host.uid), "asf.mode": "proxy", "asf.isolation": "container",
+    }
     mounts = [row for spec in specs for row in containers.mount_rows(spec)]
     gate = _gate(d, mounts)
     cables = [d.topology.agent, *([d.topology.broker] if d.brokered else [])]
