@@ -134,6 +134,11 @@ def test_an_ordinary_grant() -> None:
     assert _check((_grant(mode="ro"), _facts("/w/repo", uid=0, git="absent"))) == []
 
 
+def test_a_grant_without_facts_is_a_bug_and_no_grant() -> None:
+    with pytest.raises(ValueError, match="do not match"):
+        core.check([_grant()], Context(UID, []))
+
+
 def test_what_cannot_be_read() -> None:
     assert _refused((_grant(), _facts("/w/repo", error="the path does not exist"))) == ["the path does not exist"]
 

@@ -202,7 +202,12 @@ def unmountable(path: str) -> str | None:
 
 
 def check(grants: Sequence[Grant], context: Context) -> list[Problem]:
-    """Refuse what must not be mounted. Returns warnings. Raises GrantError with every refusal."""
+    """Refuse what must not be mounted. Returns warnings. Raises GrantError with every refusal.
+
+    Raises ValueError where a grant has no facts: what was not looked at is not mounted.
+    """
+    if len(grants) != len(context.facts):
+        raise ValueError("facts and grants do not match")
     problems: list[Problem] = []
     warnings: list[Problem] = []
     for grant, facts in zip(grants, context.facts):
