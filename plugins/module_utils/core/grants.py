@@ -223,7 +223,7 @@ def check(grants: Sequence[Grant], context: Context) -> list[Problem]:
 
 
 def _problem(grant: Grant, message: str, remedy: str, key: str = "path", code: str | None = None) -> Problem:
-    where = f"{grant.key}.{key}" if grant.key else None
+    where = f"{grant.key}.{key}" if grant.key else key
     return Problem(message, grant.file, grant.line, None, where, terminal(grant.path, 200), None, remedy, code)
 
 
