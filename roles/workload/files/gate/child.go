@@ -59,6 +59,7 @@ func startFailed(err error) int {
 // startWorkload runs the planned command as the gate's child and stays until it ends. The child has a process group of
 // its own, which is the terminal's foreground group when there is a terminal, so that Ctrl-C goes to it and not here.
 func startWorkload(p *Plan, token string, signals watched) int {
+	limit := newTimeLimit(p.TimeS)
 	program, err := lookPath(p.Argv[0], p.Env["PATH"])
 	if err != nil {
 		return startFailed(err)
@@ -74,56 +75,7 @@ func startWorkload(p *Plan, token string, signals watched) int {
 	if err != nil {
 		return startFailed(&fs.PathError{Op: "start", Path: program, Err: err})
 	}
-	return attend(pid, terminal, signals)
-}
-
-// attend forwards signals to the child and reaps everything until the child has ended.
-func attend(pid int, terminal bool, signals watched) int {
-	for {
-		// Reap first: the child may have ended before SIGCHLD was watched.
-		if status, ended := reap(pid, terminal); ended {
-			return exitCode(status)
-		}
-		select {
-		case <-signals.children:
-		case s := <-signals.others:
-			if !notForwarded[s] {
-				syscall.Kill(pid, s.(syscall.Signal))
-			}
-		}
-	}
-}
-
-// reap collects every child that has ended and says whether pid was one of them. A child that stopped itself on a
-// terminal is continued: there is no shell above it that could ever do that, and the session would hang.
-func reap(pid int, terminal bool) (status syscall.WaitStatus, ended bool) {
-	for {
-		var ws syscall.WaitStatus
-		options := syscall.WNOHANG
-		if terminal {
-			options |= syscall.WUNTRACED
-		}
-		got, err := syscall.Wait4(-1, &ws, options, nil)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil || got <= 0 {
-			return status, ended
-		}
-		switch {
-		case got == pid && ws.Stopped():
-			syscall.Kill(-pid, syscall.SIGCONT)
-		case got == pid:
-			status, ended = ws, true
-		}
-	}
-}
-
-func exitCode(ws syscall.WaitStatus) int {
-	if ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return ws.ExitStatus()
+	return attend(pid, terminal, limit, signals)
 }
 
 // execRole replaces itself by a command with the planned environment, in the working directory that it was given.

@@ -20,11 +20,12 @@ import (
 
 // Exit codes, beside the workload's own (which are passed on) and 128+n for a signal.
 const (
-	exitUsage    = 64 // wrong arguments
-	exitInternal = 70 // the kernel refused something that the gate cannot do without
-	exitDeadline = 75 // nobody said go in time
-	exitStopped  = 76 // the host said stop
-	exitPlan     = 78 // plan or token missing, unreadable or wrong
+	exitUsage    = 64  // wrong arguments
+	exitInternal = 70  // the kernel refused something that the gate cannot do without
+	exitDeadline = 75  // nobody said go in time
+	exitStopped  = 76  // the host said stop
+	exitPlan     = 78  // plan or token missing, unreadable or wrong
+	exitTime     = 124 // the workload's time (limits.time) was over
 	exitCannot   = 126
 	exitNotFound = 127
 )
@@ -40,7 +41,6 @@ var roles = map[string]func(args []string, at atStart) int{
 	"probe":     probeRole,
 	"exec":      execRole,
 	"version":   versionRole,
-	"noop":      func([]string, atStart) int { return 0 }, // the child of the clone-newuser probe
 }
 
 func main() {

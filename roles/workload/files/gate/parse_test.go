@@ -153,7 +153,7 @@ func TestReadAnswer(t *testing.T) {
 		"SSH-2.0-x\r\n":               "!error",
 		"HTTP/1.1 abc\r\n\r\n":        "!error",
 		"HTTP/1.1 20\r\n\r\n":         "!error",
-		"HTTP/1.1 200 OK\r\nno colon": "!eof",
+		"HTTP/1.1 200 OK\r\nno colon": "!error",
 		"HTTP/1.1 200 OK\r\nA: b\r\n": "!eof",
 		"HTTP/2 200\r\n\r\n":          "!error",
 	} {

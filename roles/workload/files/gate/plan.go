@@ -20,6 +20,7 @@ const (
 	maxPlanBytes = 1 << 20
 	maxToken     = 4096
 	maxDeadline  = 24 * 3600
+	maxTime      = 10 * 365 * 24 * 3600
 )
 
 // Plan is the gate's part of the session's plan, rendered by the host into a read-only mount.
@@ -39,6 +40,7 @@ type Plan struct {
 	TokenEnv      []string          `json:"token_env"`
 	Argv          []string          `json:"argv"`
 	Cwd           string            `json:"cwd"`
+	TimeS         int               `json:"time_s"` // seconds that the workload may run; 0 means for ever
 	Probes        Probes            `json:"probes"`
 }
 
@@ -139,6 +141,8 @@ func (p *Plan) check() error {
 		return fmt.Errorf("socket: %q is not a name", p.Socket)
 	case p.DeadlineS < 1 || p.DeadlineS > maxDeadline:
 		return fmt.Errorf("deadline_s: %d is not within 1 and %d", p.DeadlineS, maxDeadline)
+	case p.TimeS < 0 || p.TimeS > maxTime:
+		return fmt.Errorf("time_s: %d is not within 0 and %d", p.TimeS, maxTime)
 	case !capsHex.MatchString(p.Caps):
 		return fmt.Errorf("caps: %q is not 16 hex digits", p.Caps)
 	case len(p.Argv) == 0 || p.Argv[0] == "":
