@@ -57,6 +57,17 @@ def test_canonical_form_ignores_handles_set_order_and_metainfo():
     assert policy.canonical_nft(listed) == policy.canonical_nft(want)
 
 
+def test_neighbouring_addresses_are_one_range_as_nft_lists_them():
+    """Measured: an anonymous set with a prefix is an interval set, in which the kernel merges neighbours."""
+    want = rules(barred=["198.51.100.1", "198.51.100.2", "169.254.0.0/16", "192.0.2.8"])
+    listed = json.loads(json.dumps(want).replace('"198.51.100.1", "198.51.100.2"',
+                                                 '{"range": ["198.51.100.1", "198.51.100.2"]}'))
+    assert listed != want
+    assert policy.canonical_nft(listed) == policy.canonical_nft(want)
+    wider = rules(barred=["198.51.100.1", "198.51.100.3", "169.254.0.0/16", "192.0.2.8"])
+    assert policy.canonical_nft(wider) != policy.canonical_nft(want)
+
+
 def test_canonical_form_keeps_a_changed_or_added_rule_apart():
     want, got = policy.canonical_nft(rules()), rules()
     assert policy.canonical_nft(got + [got[-1]]) != want

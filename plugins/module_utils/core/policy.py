@@ -6,6 +6,7 @@ nothing here formats text. Shapes: Caddy's JSON configuration, libnftables-json(
 """
 from __future__ import annotations
 
+import ipaddress
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .topology import Topology
@@ -232,11 +233,38 @@ def nft(
     return out
 
 
+def _interval(item: Any) -> Tuple[int, int]:
+    """An element of a set of IPv4 addresses as its first and last address. Raises ValueError for any other element."""
+    if isinstance(item, dict) and set(item) == {"range"}:
+        first, last = item["range"]
+        return int(ipaddress.IPv4Address(first)), int(ipaddress.IPv4Address(last))
+    if isinstance(item, dict) and set(item) == {"prefix"}:
+        item = f"{item['prefix']['addr']}/{item['prefix']['len']}"
+    if not isinstance(item, str):
+        raise ValueError("not an address")
+    network = ipaddress.IPv4Network(item)
+    return int(network.network_address), int(network.broadcast_address)
+
+
+def _canonical_set(items: Sequence[Any]) -> Any:
+    """Sets in one order. Of addresses, the intervals that they cover: nft lists neighbours as one range (measured)."""
+    try:
+        found: List[List[int]] = []
+        for first, last in sorted(_interval(item) for item in items):
+            if found and first <= found[-1][1] + 1:
+                found[-1][1] = max(last, found[-1][1])
+            else:
+                found.append([first, last])
+        return {"addresses": ["-".join(str(ipaddress.IPv4Address(end)) for end in pair) for pair in found]}
+    except ValueError:
+        ordered = sorted((_canonical(v) for v in items), key=repr)
+        return ordered[0] if len(ordered) == 1 else {"set": ordered}
+
+
 def _canonical(value: Any) -> Any:
     if isinstance(value, dict):
         if set(value) == {"set"} and isinstance(value["set"], list):
-            items = sorted((_canonical(v) for v in value["set"]), key=repr)
-            return items[0] if len(items) == 1 else {"set": items}
+            return _canonical_set(value["set"])
         return {k: _canonical(v) for k, v in value.items() if k not in ("handle", "index", "comment")}
     if isinstance(value, list):
         return [_canonical(v) for v in value]
