@@ -12,7 +12,7 @@ short_description: Build the images of a session that are missing
 version_added: "0.1.0"
 author: ASF developers (@asf)
 description:
-  - Builds images rootless, without a container registry, from pinned sources, and pays the copies for their user mappings.
+  - Builds images rootless, without a container registry, from pinned sources, and pays the copies for their mappings.
   - An image is named by a digest of its inputs. One that exists is never built again; asking costs one Podman call.
   - What went into each one is written to C($XDG_STATE_HOME/asf/images/NAME-DIGEST.json).
 options:
@@ -34,13 +34,15 @@ options:
     type: path
     required: true
   pins:
-    description: Versions and hashes of what goes into images; C(asf_image_pins) of C(inventory/group_vars/all/pins.yml).
+    description:
+      - Versions and hashes of what goes into images; C(asf_image_pins) of C(inventory/group_vars/all/pins.yml).
     type: dict
     required: true
   options:
     description:
-      - Settings of builds. V(base_image) (a registry image by digest that replaces the distribution's packages) and
-        V(mirror) (lines of C(sources.list), or one URI) change the images' names, so M(asf.sandbox.asf_plan) needs the same.
+      - Settings of builds.
+      - V(base_image) (a registry image by digest that replaces the distribution's packages) and V(mirror) (lines of
+        C(sources.list), or one URI) change the images' names, so M(asf.sandbox.asf_plan) needs the same.
       - V(ca_bundle), V(proxy), V(no_proxy), V(pip_index), V(npm_registry) and V(go) do not.
       - Bundle and proxy default to C(SSL_CERT_FILE), C(https_proxy) and C(no_proxy) of the environment.
     type: dict
@@ -48,6 +50,10 @@ options:
   progress:
     description: A file to which a JSON line C({image, step, seconds}) is appended at each step.
     type: path
+  prune:
+    description: Then remove ASF's images that are not named by these sources and pins and that nothing uses.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -81,10 +87,9 @@ seconds:
   type: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule  # noqa: E402
-
-from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from ansible_collections.asf.sandbox.plugins.module_utils.engine import images, imaging  # noqa: E402
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import images, imaging
 
 SPEC = {
     "names": {"type": "list", "elements": "str", "default": []},
@@ -94,18 +99,22 @@ SPEC = {
     "pins": {"type": "dict", "required": True},
     "options": {"type": "dict", "default": {}},
     "progress": {"type": "path"},
+    "prune": {"type": "bool", "default": False},
 }
 
 
 def _work(params, check_mode):
+    prune = params.pop("prune")
     host, names = imaging.prepare(**params)
     done = images.ensure(host, names, dry=check_mode)
-    return {**done._asdict(), "asf": {"images": done.images, "actions": done.actions}}
+    removed = images.prune(host) if prune and not check_mode else []
+    result = {**done._asdict(), "changed": done.changed or bool(removed), "actions": done.actions + removed}
+    return {**result, "asf": {"images": done.images, "actions": result["actions"]}}
 
 
 def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, required_one_of=[("names", "agent")])
-    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+    asf_module.call(module, lambda: _work(dict(module.params), module.check_mode))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""The embedded model's decisions, and the launcher's handling of secrets. No LiteLLM is needed (and none is imported)."""
+"""The embedded model's decisions, and the launcher's handling of secrets. LiteLLM is not needed and not imported."""
 
 from __future__ import annotations
 
@@ -91,7 +91,17 @@ def test_a_call_is_streamed_whole_and_ends_with_its_own_reason():
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[]", "[1]", '[{"text": 1}]', '[{"tool": "x", "input": []}]', '[{"text": "a", "tool": "b"}]', '[{"tool": "x", "more": 1}]', "nonsense"]
+    "content",
+    [
+        "{}",
+        "[]",
+        "[1]",
+        '[{"text": 1}]',
+        '[{"tool": "x", "input": []}]',
+        '[{"text": "a", "tool": "b"}]',
+        '[{"tool": "x", "more": 1}]',
+        "nonsense",
+    ],
 )
 def test_a_wrong_file_is_refused(tmp_path, content):
     path = tmp_path / "mock.json"
@@ -168,10 +178,12 @@ def test_logs_hold_no_key_in_any_usual_form():
 
 
 def test_a_usage_line_holds_numbers_and_names_only():
-    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     end = start + datetime.timedelta(seconds=1.5)
     kwargs = {"model": "m", "messages": [{"content": "private"}], "response_cost": 0.25}
-    line = launch.usage_line(kwargs, {"usage": {"input_tokens": 3, "output_tokens": 4}, "content": "private"}, start, end, 200)
+    line = launch.usage_line(
+        kwargs, {"usage": {"input_tokens": 3, "output_tokens": 4}, "content": "private"}, start, end, 200
+    )
     assert (line["input_tokens"], line["output_tokens"], line["ms"], line["cost_usd"]) == (3, 4, 1500, 0.25)
     assert "private" not in json.dumps(line)
     failed = launch.usage_line({"model": None}, None, start, end, 401)

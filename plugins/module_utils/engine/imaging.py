@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""From what a play asks for to a ``Host`` and names: the manifest's images, ``config.yml``'s bundle, a progress file."""
+"""From what a play asks for to a ``Host`` and names: the manifest's images, ``config.yml``'s bundle, progress."""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ from importlib import metadata
 def _dpkg():
     try:
         lines = subprocess.run(
-            ["dpkg-query", "-W", "-f=${Package} ${Version} ${Architecture}\n"], capture_output=True, text=True, check=True
+            ["dpkg-query", "-W", "-f=${Package} ${Version} ${Architecture}\n"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return []

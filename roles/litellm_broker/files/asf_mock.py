@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """The embedded model: a LiteLLM custom provider that answers with the turns of a file, the same way every time.
 
-``mock.json`` beside this file is a list of turns, ``{"text": …}`` or ``{"tool": NAME, "input": {…}}``. Which one answers
-is the number of assistant turns in the request; the last one repeats. No state is kept, so requests may run at once,
-repeat, or be forgotten. Nothing here opens a connection.
+``mock.json`` beside this file is a list of turns, ``{"text": …}`` or ``{"tool": NAME, "input": {…}}``. Which one
+answers is the number of assistant turns in the request; the last one repeats. No state is kept, so requests may run at
+once, repeat, or be forgotten. Nothing here opens a connection.
 
 The functions above ``provider`` need no LiteLLM. ``model`` is what LiteLLM's configuration names.
 """
@@ -37,7 +37,8 @@ def assistant_turns(messages):
     """How many turns the assistant has had. Neighbouring assistant messages are one turn: the Responses protocol, as
     LiteLLM translates it, gives a turn's text and each of its calls a message of its own."""
     roles = [message.get("role") for message in messages or () if isinstance(message, dict)]
-    return sum(1 for before, role in zip([None, *roles], roles, strict=False) if role == "assistant" and before != "assistant")
+    pairs = zip([None, *roles], roles, strict=False)
+    return sum(1 for before, role in pairs if role == "assistant" and before != "assistant")
 
 
 def tool_names(tools):
@@ -64,7 +65,8 @@ def choose(turns, messages, tools):
         return next((later["text"] for later in turns[index:] if "text" in later), _FALLBACK), None
     name = next((name for name in offered if name.lower() == turn["tool"].lower()), None)
     if name is None:
-        return f"The embedded model was told to call {turn['tool']}, which is not among the tools offered: {', '.join(offered)}.", None
+        names = ", ".join(offered)
+        return f"The embedded model was told to call {turn['tool']}, but the tools offered are: {names}.", None
     return None, {"id": f"call_asf_{index}", "name": name, "arguments": json.dumps(turn.get("input", {}))}
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """The broker's server: reads mounted secrets, imports LiteLLM with the collector off, warms itself, then listens.
 
-Child of ``gate supervise broker`` (case B8). Environment: ``ASF_BIND`` = ADDRESS:PORT. Nobody can connect before everything
-is warm, so "accepts a connection" means "ready", and the front's first request does not pay LiteLLM's lazy imports.
+Child of ``gate supervise broker`` (case B8). Environment: ``ASF_BIND`` = ADDRESS:PORT. Nobody can connect before
+everything is warm, so "accepts a connection" means "ready", and the front's first request does not pay LiteLLM's lazy
+imports.
 
-Keys are read from mounted files into this process alone: what is put into ``os.environ`` after the start does not show in
-``/proc/PID/environ``, and no child process is ever started here (case S3). Errors name files, never contents.
+Keys are read from mounted files into this process alone: what is put into ``os.environ`` after the start does not show
+in ``/proc/PID/environ``, and no child process is ever started here (case S3). Errors name files, never contents.
 """
 
 import asyncio
@@ -69,7 +70,8 @@ class Scrubbed(io.TextIOBase):
 
     def __init__(self, stream, values):
         super().__init__()
-        self._stream, self._values = stream, sorted({form for value in values for form in forms(value)}, key=len, reverse=True)
+        self._stream = stream
+        self._values = sorted({form for value in values for form in forms(value)}, key=len, reverse=True)
 
     def write(self, text):
         for value in self._values:
@@ -89,7 +91,8 @@ class Scrubbed(io.TextIOBase):
 
 def forms(value):
     """A secret as it may stand in a log: as it is, URL-encoded, JSON-escaped, in Base64."""
-    return {value, urllib.parse.quote(value, safe=""), json.dumps(value)[1:-1], base64.b64encode(value.encode()).decode()}
+    quoted = urllib.parse.quote(value, safe="")
+    return {value, quoted, json.dumps(value)[1:-1], base64.b64encode(value.encode()).decode()}
 
 
 async def warm_request(app, path, body, key):
@@ -124,7 +127,7 @@ def warm_bodies(model):
 
 
 class Warmed:
-    """The application, warmed after its start-up and before the server listens: uvicorn binds once start-up is complete."""
+    """The application, warmed after its start-up and before the server listens: uvicorn binds when that is complete."""
 
     def __init__(self, app, warm):
         self._app, self._warm = app, warm
@@ -166,11 +169,10 @@ def _warm_model():
 
     LiteLLM's start-up replaces the map of custom providers by the configuration's, so this comes after it.
     """
+    import asf_mock
     import litellm
     from litellm.proxy import proxy_server
     from litellm.types.router import Deployment, LiteLLM_Params
-
-    import asf_mock
 
     name, known = "asf-warm-" + os.urandom(8).hex(), list(litellm.custom_provider_map)
     own = {"provider": "asfwarm", "custom_handler": asf_mock.provider([{"text": "warm"}])}
@@ -188,7 +190,7 @@ def _warm_model():
 def usage_line(kwargs, response, start, end, status):
     """One finished request as the evidence wants it: names and numbers, nothing of its text.
 
-    Numbers are what the provider reported; ``cost_usd`` is LiteLLM's estimate and absent for a model that it does not know.
+    Tokens are what the provider reported; ``cost_usd`` is LiteLLM's estimate, absent for a model that it does not know.
     """
     tokens = getattr(response, "usage", None) or (response.get("usage") if isinstance(response, dict) else None) or {}
     read = tokens.get if isinstance(tokens, dict) else lambda name, default=None: getattr(tokens, name, default)
@@ -253,7 +255,7 @@ def main(argv):
     os.environ.update(keys)
     os.environ.setdefault("CONFIG_FILE_PATH", CONFIG)
     os.environ.setdefault("LITELLM_LOG", "ERROR")
-    gc.disable()  # the import makes millions of objects that live for ever: a third of the boot was spent looking at them
+    gc.disable()  # the import makes millions of objects that stay; a third of the boot went into looking at them
     import uvicorn
     from litellm.proxy import proxy_server
 
