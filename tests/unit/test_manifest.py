@@ -226,7 +226,6 @@ def test_isolation_override() -> None:
         ("llm: {protocol: openai, provider: openai, limits: {requests_per_minute: 5}}", "llm.limits", 2),
         (_PROXY[:-2] + ", upstream_proxy: {url: 'http://p.example.com:3128'}}", "network.upstream_proxy", 2),
         ("packages: {apt: [jq]}\n" + _PROXY, "packages", 2),
-        ("limits: {time: 8h}\n" + _PROXY, "limits.time", 2),
     ],
 )  # fmt: skip
 def test_a_valid_key_that_is_not_enforced_yet_is_refused_by_name(text: str, key: str, line: int) -> None:
@@ -239,7 +238,7 @@ def test_routed_and_its_capability_are_both_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["anthropic-agent", "own-login", "no-model", "batch", "gateway", "self-hosted", "mock"]
+    "name", ["anthropic-agent", "added-keys", "own-login", "no-model", "batch", "gateway", "self-hosted", "mock"]
 )
 def test_what_is_built_is_not_refused(name: str) -> None:
     assert manifest.unbuilt(_good(name)) == []

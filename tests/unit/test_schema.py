@@ -155,8 +155,8 @@ def test_every_key_is_documented_and_every_pattern_is_anchored(spec: Section) ->
              "https://a", "a.example.com", "https://a.example.com:x", "https:///x", "https://a.example.com/a b"],
         ),
         (formats.PROXY_URL, ["http://p.example.com:3128"], ["http://u:p@p.example.com", "socks5://p.example.com", "http://p"]),
-        (formats.SIZE, ["512m", "8g", "8G", "2GiB", "1tb"], ["8", "8.5g", "0g", "-1g", "8 g", "g", "8x"]),
-        (formats.DURATION, ["90s", "8h"], ["8", "0h", "8y", "1h30m"]),
+        (formats.SIZE, ["512m", "8g", "8G", "2GiB", "1tb"], ["8", "8.5g", "0g", "1m", "2000t", "999999999999t", "-1g", "8 g", "g", "8x"]),
+        (formats.DURATION, ["90s", "8h"], ["8", "0h", "8y", "1h30m", "3651d"]),
         (formats.APT, ["jq", "libc6=2.36-9+deb12u4"], ["-y", "a b", "a;b", "A", "jq="]),
     ],
 )  # fmt: skip

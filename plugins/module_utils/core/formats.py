@@ -21,6 +21,10 @@ _PORT = r"(?::[1-9][0-9]{0,4})?"
 #: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
 DENIED_NAME = "asf-denied.invalid"
 
+#: Less than this runs no program; more is a slip of the keyboard. Bytes, and seconds.
+SMALLEST_SIZE, LARGEST_SIZE = 16 << 20, 1024 << 40
+LONGEST_DURATION = 3650 * 86400
+
 #: The special-range networks that `private` may name (RFC 6890; loopback, multicast and "this host" never).
 SPECIAL = tuple(
     ipaddress.IPv4Network(text)
@@ -137,6 +141,20 @@ def diagnose_target(text: str) -> str | None:
     return None
 
 
+def diagnose_size(text: str) -> str | None:
+    """Why a size is out of bounds, or None."""
+    if re.fullmatch(SIZE.pattern, text) is None or SMALLEST_SIZE <= size_bytes(text) <= LARGEST_SIZE:
+        return None
+    return "a size from 16m to 1024t belongs here"
+
+
+def diagnose_duration(text: str) -> str | None:
+    """Why a duration is out of bounds, or None."""
+    if re.fullmatch(DURATION.pattern, text) is None or duration_seconds(text) <= LONGEST_DURATION:
+        return None
+    return "a duration of at most 3650d belongs here"
+
+
 def diagnose_env_name(text: str) -> str | None:
     """Why a text is no variable name, or None."""
     return "a variable name has no `=`" if "=" in text else None
@@ -164,8 +182,10 @@ BASE_URL = Format(
 PROXY_URL = Format(
     "proxy-url", rf"^https?://{_HOST}{_PORT}/?$", "an http or https URL of a named host", diagnose_proxy_url
 )
-SIZE = Format("size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size such as 512m or 8g (powers of 1024)")
-DURATION = Format("duration", "^[1-9][0-9]{0,8}[smhd]$", "a duration with its unit, such as 90s, 30m, 8h or 2d")
+SIZE = Format(
+    "size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size such as 512m or 8g (powers of 1024)", diagnose_size
+)
+DURATION = Format("duration", "^[1-9][0-9]{0,8}[smhd]$", "a duration such as 90s, 30m, 8h or 2d", diagnose_duration)
 APT = Format(
     "apt-package", "^[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?$", "a Debian package, `name` or `name=version`"
 )

@@ -365,7 +365,6 @@ def _with_mock(manifest: Manifest) -> Manifest:
 
 _UNBUILT = {
     "microvm": "isolation in a microVM",
-    "limits.time": "a limit on the session's time",
     "llm.hosted_tools": "provider-side tools",
     "llm.limits": "limits on requests and spend",
     "network.upstream_proxy": "chaining through another proxy",
@@ -384,7 +383,6 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
     llm = manifest.llm
     present = {
         "microvm": "microvm" in manifest.marks,
-        "limits.time": manifest.limits.time is not None,
         "llm.hosted_tools": bool(llm and llm.hosted_tools),
         "llm.limits": bool(llm and llm.limits),
         "network.upstream_proxy": manifest.network.upstream_proxy is not None,
