@@ -66,4 +66,4 @@ def test_ansible_finds_the_collection_of_the_wheel(site, tmp_path):
         ANSIBLE_COLLECTIONS_PATH=str(tmp_path),
         ANSIBLE_HOME=str(tmp_path),
     )
-    assert "asf.sandbox.setup" in told
+    assert "asf/sandbox/playbooks/setup.yml" in told

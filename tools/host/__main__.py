@@ -24,7 +24,7 @@ def _main(argv):
         from as_user import become
     try:
         become(argv)
-    except SetupError as error:
+    except (SetupError, OSError) as error:
         say(str(error))
         return 78
     except KeyboardInterrupt:

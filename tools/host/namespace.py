@@ -6,6 +6,7 @@ in it: a plain cgroup v2 hierarchy (crun refuses hybrid ones), device nodes that
 The machine's own cgroups, device nodes and mounts stay as they are.
 """
 
+import errno
 import os
 from pathlib import Path
 
@@ -57,10 +58,20 @@ def ensure(account):
     prepare_base()
     accounts.end_pause(account)  # it would hold the old mount namespace
     Path(handle()).touch()
+    # The kernel binds a namespace only in an older one and (6.18) tells their age by numbers that each CPU hands out
+    # from a range of its own: on the CPU where the present namespace was made, the new one is taken for younger.
+    if not any(_make(account, cpu) for cpu in sorted(os.sched_getaffinity(0))):
+        raise SetupError(
+            f"the kernel refuses to keep a mount namespace at {handle()}: run this outside nested namespaces"
+        )
+
+
+def _make(account, cpu):
+    """Build a namespace in a child on `cpu` and bind it to its file; False when the kernel takes it for too old."""
     ready, go_on = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        _child(account, ready[1], go_on)
+        _child(account, cpu, ready[1], go_on)
     os.close(ready[1])
     os.close(go_on[0])
     problem = os.read(ready[0], 4096).decode()
@@ -68,17 +79,23 @@ def ensure(account):
         if problem != "ok":  # never keep half of one
             raise SetupError("could not prepare the mount namespace: " + (problem or "its first process died"))
         kernel.mount(f"/proc/{child}/ns/mnt", handle(), flags=kernel.MS_BIND)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
     finally:
         os.close(go_on[1])
         os.close(ready[0])
         os.waitpid(child, 0)
+    return True
 
 
-def _child(account, ready, go_on):
+def _child(account, cpu, ready, go_on):
     """Build the namespace, report, stay until the parent has bound it."""
     code = 1
     try:
         os.close(go_on[1])
+        os.sched_setaffinity(0, {cpu})
         _build(account)
         os.write(ready, b"ok")
         os.read(go_on[0], 1)
