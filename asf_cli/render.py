@@ -96,7 +96,7 @@ def probe_summary(probes: Sequence[Mapping[str, Any]], style: Style) -> str:
 
 
 def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)]
+    padded = [f"{cell:<{width}}" for cell, width in zip(cells[: len(widths)], widths, strict=True)]
     return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
 
 
