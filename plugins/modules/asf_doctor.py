@@ -70,6 +70,7 @@ ready:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+
 from ansible_collections.asf.sandbox.plugins.module_utils.core import doctor
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import hostfacts
 

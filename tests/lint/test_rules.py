@@ -141,9 +141,9 @@ def test_role_has_the_same_shape_as_every_other(role):
 
 
 def test_nothing_names_a_registry_or_a_workplace():
-    words = re.compile(
-        "|".join(["pypi" + r"\.org", "registry" + r"\.npmjs", "proxy" + r"\.golang", r"/wo" + "rk/", r"\.\./sha" + "red/"])
-    )
+    # written in halves, or this file would be the first to break the rule
+    hosts = ["pypi" + r"\.org", "registry" + r"\.npmjs", "proxy" + r"\.golang"]
+    words = re.compile("|".join([*hosts, "/wo" + "rk/", r"\.\./sha" + "red/"]))
     skip = {"go.sum"}
     wrong = []
     for path in files():
