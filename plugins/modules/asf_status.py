@@ -53,7 +53,7 @@ asf:
     status:
       description:
         - Of the session that was asked for, or null when it owns nothing. Adds containers, restarts, decisions by
-          reason, evidence folder, plan digest, limits and warnings.
+          reason, evidence folder, plan digest and warnings.
       type: dict
 asf_error:
   description: What went wrong, as C(file), C(key), C(message), C(remedy), C(line), C(found), C(code).

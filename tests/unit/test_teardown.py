@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -33,6 +34,7 @@ class FakePodman(Podman):
         self.volumes: dict[str, dict[str, str]] = {}
         self.logs: dict[str, str] = {}
         self.refuse: dict[str, int] = {}  # name -> how often "rm" fails
+        self.store = ""  # folder of Podman's secrets
         self.done: list[list[str]] = []
 
     def add(self, role: str, session: str = ID, **fields: Any) -> None:
@@ -59,6 +61,9 @@ class FakePodman(Podman):
             return 0, "\n".join(self.secrets)
         if words[:2] == ["container", "inspect"]:
             return 125, "".join(f"{row['Id']} {row['ExitCode']} true none \n" for row in self.rows.values())
+        if words[:2] == ["secret", "inspect"]:
+            driver = {"Options": {"path": self.store}} if self.store else {}
+            return 0, json.dumps([{"ID": f"id-{name}", "Spec": {"Driver": driver}} for name in words[2:]])
         if words[0] == "logs":
             return 0, self.logs.get(words[1].removeprefix("id-"), "")
         if words[0] == "rm":
@@ -194,9 +199,52 @@ def test_a_log_that_cannot_be_read_does_not_keep_the_session(
     def fail(*_: object) -> list[str]:
         raise EngineError("hangs")
 
-    monkeypatch.setattr(teardown.logs, "lines", fail)
+    monkeypatch.setattr(teardown.gathering.logs, "lines", fail)
     report = teardown.teardown(full, ID, env=env)
     assert report.left == [] and "logs not collected: hangs" in report.actions
+
+
+def _stored(full: FakePodman, folder: Path, **values: str) -> None:
+    full.store = str(folder)
+    given = {f"id-asf-{ID}-{part}": base64.b64encode(value.encode()).decode() for part, value in values.items()}
+    (folder / "secretsdata.json").write_text(json.dumps(given))
+
+
+def test_last_words_of_a_failed_open_are_kept_without_its_secrets(
+    full: FakePodman, env: dict[str, str], tmp_path: Path
+) -> None:
+    _stored(full, tmp_path, token="asf-0123456789", master="sk-9876543210")
+    full.logs[f"asf-{ID}-broker"] = "starting\n\nbad key sk-9876543210 given\n" + "x" * 2000 + "\n"
+    state.begin_step(ID, "broker", env, state="opening")
+    report = teardown.teardown(full, ID, env=env)
+    cleanup = Evidence(Path(str(report.evidence))).read("cleanup.json")
+    words = cleanup["containers"][f"asf-{ID}-broker"]["last_words"]
+    assert words[:2] == ["starting", "bad key [redacted] given"] and len(words[2]) == 500
+    assert "last_words" not in cleanup["containers"][f"asf-{ID}-agent"]
+
+
+def test_no_words_are_kept_when_the_secrets_are_unknown(full: FakePodman, env: dict[str, str]) -> None:
+    state.begin_step(ID, "broker", env, state="opening")
+    report = teardown.teardown(full, ID, env=env)
+    assert not any("last_words" in one for one in report.containers.values())
+    assert any(one.startswith("last words not kept") for one in report.actions) and report.left == []
+
+
+def test_what_a_killed_openers_command_made_late_goes_as_well(full: FakePodman, env: dict[str, str]) -> None:
+    rows, late = dict(full.rows), f"asf-{ID}-late"
+
+    class Late(FakePodman):
+        def _rm(self, names: list[str]) -> tuple[int, str]:
+            if f"asf-{ID}-agent" in names:
+                self.add("late")
+                self.secrets.append(f"asf-{ID}-provider")
+            return super()._rm(names)
+
+    podman = Late()
+    podman.rows, podman.secrets = rows, list(full.secrets)
+    report = teardown.teardown(podman, ID, env=env)
+    assert f"removed container {late}" in report.actions and f"removed secret asf-{ID}-provider" in report.actions
+    assert report.left == [] and list(podman.rows) == [f"asf-{OTHER}-agent"]
 
 
 def test_an_opening_by_somebody_alive_is_not_disturbed(full: FakePodman, env: dict[str, str]) -> None:

@@ -82,7 +82,6 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "evidence": record.get("evidence"),
         "plan": record.get("plan"),
         "plan_digest": record.get("plan_digest") or labels.get("asf.plan"),
-        "limits": plan.get("limits", {}),
         "warnings": plan.get("warnings", []),
         **_logs(podman, containers, listed.details),
     }

@@ -13,19 +13,19 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
-from ..core import decisions, lifecycle
+from ..core import lifecycle
 from ..core.errors import AsfError, EngineError
 from ..core.lifecycle import Container, Removal, Survey
 from ..core.redact import Redactor
-from . import inventory, logs, procs, signals, state
+from . import gathering, inventory, procs, signals, state
 from .evidencefs import Evidence, seal
 from .podman import Call, Podman, Result
 from .procs import Identity
 from .state import Env, Record
 
-Details = Mapping[str, inventory.Detail]
+Details = gathering.Details
 #: First processes by the name of their container.
 Living = dict[str, Identity]
 
@@ -34,7 +34,6 @@ AGENT_GRACE = 1.0
 SERVICE_GRACE = 2.0
 #: An interactive shell ignores TERM; HUP is what it gets when its terminal goes (as systemd's SendSIGHUP does).
 _AGENT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_SERVICES = ("caddy", "broker")
 #: "rm -f" of a container whose conmon is dead fails once and works the second time (session.md F).
 _TRIES = 4
 
@@ -110,7 +109,7 @@ def _end(
     late = signals.wait(list(named), seconds)
     signals.send(late, [signal.SIGKILL])
     signals.wait(late, 1)
-    if any(one.role in _SERVICES for one in started):
+    if any(one.role in gathering.SERVICES for one in started):
         procs.until_logged(monitors, 0.5)
     spent = f"{time.monotonic() - begin:.1f} s"
     for who, name in named.items():
@@ -118,35 +117,18 @@ def _end(
         report.actions.append(f"stopped container {name}: it {how}")
 
 
-def _collect(podman: Podman, found: Removal, known: Details, evidence: Evidence, report: Report) -> None:
+def _collect(
+    podman: Podman, found: Removal, known: Details, evidence: Evidence, opening: bool, report: Report
+) -> None:
     """Turn the logs of Caddy and the broker into evidence, and note how every container was found."""
-    for one in found.containers:
-        detail = known.get(one.id)
-        ended = not one.alive and one.exit_code is not None
-        report.containers[one.name] = {
-            "role": one.role,
-            "before": one.status,
-            # A container that still ran is ended by ASF; its code would say nothing about the workload.
-            "exit_code": one.exit_code if ended else None,
-            "oom_killed": bool(detail and detail.oom_killed) if ended else None,
-        }
-    parsed = {
-        one.role: decisions.parse(logs.lines(podman, one.id, known[one.id].log if one.id in known else ""))
-        for one in found.containers
-        if one.role in _SERVICES
-    }
-    # A repeated teardown finds no containers: what the first one has written stays.
-    with evidence.together():
-        if "caddy" in parsed:
-            caddy = parsed["caddy"]
-            evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
-            report.decisions = decisions.counts(caddy.decisions)
-        if parsed:
-            events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
-            evidence.write_lines("supervisor.jsonl", events)
-            report.restarts = decisions.restarts(events)
-        if "broker" in parsed:
-            evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
+    try:
+        kept = gathering.gather(podman, found, known, evidence, opening)
+    except AsfError as error:
+        # A full disk must not keep a session alive.
+        report.actions.append(f"evidence not complete: {error.message}")
+        return
+    report.containers, report.decisions, report.restarts = kept.containers, kept.decisions, kept.restarts
+    report.actions += kept.notes
 
 
 def _calls(rest: Removal, attempt: int) -> list[Call]:
@@ -252,35 +234,59 @@ def teardown(
             report.actions = _would(found, survey) or [f"session {session} owns nothing"]
             return report
         evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
+        opening = (record or {}).get("state") == lifecycle.OPENING
         _closing(session, record, evidence, env)
-        _take_down(podman, found, _living(found.containers, record), known, evidence, report)
+        _take_down(podman, found, _living(found.containers, record), known, evidence, opening, report)
         if state.clear_run_folder(session, env):
             report.actions.append("removed the run folder")
         report.actions += found.kept
         with _timed(report, "check"):
-            report.left += lifecycle.left(session, os.getuid(), _survey(podman, session, env)[0])
+            report.left += _left(podman, found, report, env)
         report.seconds = time.monotonic() - begin
         _finish(session, evidence, report, env)
     return report
 
 
 def _take_down(
-    podman: Podman, found: Removal, living: Living, known: Details, evidence: Evidence, report: Report
+    podman: Podman,
+    found: Removal,
+    living: Living,
+    known: Details,
+    evidence: Evidence,
+    opening: bool,
+    report: Report,
 ) -> None:
-    agents = [one for one in found.containers if one.role not in _SERVICES]
-    services = [one for one in found.containers if one.role in _SERVICES]
+    agents = [one for one in found.containers if one.role not in gathering.SERVICES]
+    services = [one for one in found.containers if one.role in gathering.SERVICES]
     with _timed(report, "stop"):
         _end(agents, living, _AGENT_SIGNALS, AGENT_GRACE, report)
         _end(services, living, (signal.SIGTERM,), SERVICE_GRACE, report)
     with _timed(report, "collect"):
-        try:
-            _collect(podman, found, known, evidence, report)
-        except AsfError as error:
-            # A log that cannot be read must not keep a session alive.
-            report.actions.append(f"logs not collected: {error.message}")
+        _collect(podman, found, known, evidence, opening, report)
     with _timed(report, "remove"):
         _remove(podman, found, report)
         _kill_orphans(living, report)
+
+
+def _left(podman: Podman, found: Removal, report: Report, env: Env) -> list[str]:
+    """What Podman still holds. A command of a killed opener may have ended late: what it made goes as well."""
+    session, owner = report.session, os.getuid()
+    survey, _ = _survey(podman, session, env)
+    late = _since(lifecycle.removal(session, owner, survey), found)
+    if not late.empty():
+        _remove(podman, late, report)
+        survey, _ = _survey(podman, session, env)
+    return lifecycle.left(session, owner, survey)
+
+
+def _since(now: Removal, before: Removal) -> Removal:
+    known = {one.id for one in before.containers}
+    return replace(
+        now,
+        containers=tuple(one for one in now.containers if one.id not in known),
+        volumes=tuple(name for name in now.volumes if name not in before.volumes),
+        secrets=tuple(name for name in now.secrets if name not in before.secrets),
+    )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What a teardown keeps of containers before they go: decisions, supervision, usage, how each ended, last words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Sequence
+
+from ..core import decisions, lifecycle
+from ..core.errors import AsfError
+from ..core.lifecycle import Container
+from ..core.redact import Redactor
+from . import inventory, lastwords, logs
+from .evidencefs import Evidence
+from .podman import Podman
+
+Details = Mapping[str, inventory.Detail]
+SERVICES = ("caddy", "broker")
+
+
+@dataclass
+class Gathered:
+    """``containers`` by name: role, status before, exit code, last words; ``notes``: what could not be kept and why."""
+
+    containers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    decisions: dict[str, dict[str, int]] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def _ending(one: Container, known: Details) -> dict[str, Any]:
+    """How a container was found. One that still ran is ended by ASF; its code would say nothing about the workload."""
+    ended = not one.alive and one.exit_code is not None
+    detail = known.get(one.id)
+    return {
+        "role": one.role,
+        "before": one.status,
+        "exit_code": one.exit_code if ended else None,
+        "oom_killed": bool(detail and detail.oom_killed) if ended else None,
+    }
+
+
+def _troubled(one: Container, opening: bool) -> bool:
+    """True when the container's last words matter: the open did not get to its end, or a service was found dead.
+
+    A live workload's output is its own and is never kept.
+    """
+    return opening or (one.role in SERVICES and not one.alive)
+
+
+def _lines(podman: Podman, wanted: Sequence[Container], known: Details, found: Gathered) -> dict[str, list[str]]:
+    """Log lines by container name. A log that cannot be read is noted and must not keep a session alive."""
+    lines: dict[str, list[str]] = {}
+    for one in wanted:
+        path = known[one.id].log if one.id in known else ""
+        if one.role not in SERVICES and not path:
+            continue  # an interactive workload's terminal is not logged
+        try:
+            lines[one.name] = logs.lines(podman, one.id, path)
+        except AsfError as error:
+            found.notes.append(f"logs not collected: {error.message}")
+    return lines
+
+
+def _words(
+    podman: Podman,
+    secrets: Sequence[str],
+    troubled: Sequence[Container],
+    lines: Mapping[str, list[str]],
+    found: Gathered,
+) -> None:
+    said = [one for one in troubled if lines.get(one.name)]
+    if not said:
+        return
+    try:
+        known: Redactor = lastwords.redactor(podman, secrets)
+    except (AsfError, OSError, ValueError, LookupError, TypeError) as error:
+        found.notes.append(f"last words not kept: the secrets to be taken out are unknown ({type(error).__name__})")
+        return
+    for one in said:
+        found.containers[one.name]["last_words"] = lastwords.of(lines[one.name], known)
+
+
+def gather(
+    podman: Podman, removal: lifecycle.Removal, known: Details, evidence: Evidence, opening: bool = False
+) -> Gathered:
+    """Turn logs into evidence; ``opening``: the session never became live. Raises nothing but what a full disk does."""
+    found = Gathered({one.name: _ending(one, known) for one in removal.containers})
+    troubled = [one for one in removal.containers if _troubled(one, opening)]
+    wanted = [one for one in removal.containers if one.role in SERVICES or one in troubled]
+    lines = _lines(podman, wanted, known, found)
+    _words(podman, removal.secrets, troubled, lines, found)
+    parsed = {
+        one.role: decisions.parse(lines[one.name])
+        for one in removal.containers
+        if one.role in SERVICES and one.name in lines
+    }
+    # A repeated teardown finds no containers: what the first one has written stays.
+    with evidence.together():
+        if "caddy" in parsed:
+            caddy = parsed["caddy"]
+            evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
+            found.decisions = decisions.counts(caddy.decisions)
+        if parsed:
+            events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
+            evidence.write_lines("supervisor.jsonl", events)
+            found.restarts = decisions.restarts(events)
+        if "broker" in parsed:
+            evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
+    return found
