@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""The plan: pure, complete, and a refusal of whatever cannot be enforced."""
+import dataclasses
+import json
+
+import pytest
+
+from asf_lib.core import manifest as manifests
+from asf_lib.core import plan as plans
+from asf_lib.core.errors import PlanError
+from asf_lib.engine import yamlload
+
+DEFAULT_PROFILE = {
+    "defaultAction": "SCMP_ACT_ERRNO", "archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []}],
+    "syscalls": [{"names": ["read", "write"], "action": "SCMP_ACT_ALLOW", "args": [], "includes": {}, "excludes": {}}],
+}
+HOST = plans.Host(
+    uid=1001, gid=1001, podman=(4, 3, 1), uplink_helper="slirp4netns", resolver="192.0.2.53",
+    addresses=["192.0.2.2", "fd00::2"], routes=["192.0.2.0/24"], controllers=["hugetlb"], seccomp_default=DEFAULT_PROFILE,
+)
+LIMITS = {
+    "agent": {"memory": 4 << 30, "cpus": 2, "pids": 512, "disk": 1 << 30, "tmp": 1 << 29, "shm": 1 << 26},
+    "caddy": {"memory": 1 << 28, "cpus": 1, "pids": 64}, "broker": {"memory": 2 << 30, "cpus": 2, "pids": 128},
+}
+SETTINGS = plans.Settings(
+    run_dir="/run/user/1001/asf", gate="/cache/gate-1", gate_digest="gate-1",
+    images={"agent": "localhost/asf/agent-claude:1", "caddy": "localhost/asf/caddy:1", "litellm": "localhost/asf/litellm:1"},
+    broker_files={"launch.py": "# launcher", "asf_mock.py": "# model"}, ca_bundle=None, limits=LIMITS,
+)
+BROKERED = """
+name: a
+adapter: claude
+llm: {protocol: anthropic, provider: anthropic}
+secrets: {files: [a.env]}
+network:
+  allow_domains: [docs.example.com, {name: git.example.com, ports: [443, 8443], tls: any, private: [10.1.2.0/24]}]
+env: {GREETING: "{{ lookup('pipe', 'id') }}"}
+"""
+PLAIN = "name: a\nnetwork: {allow_domains: [docs.example.com]}\n"
+REPO = plans.Repo("x", "/home/op/x", True)
+
+
+def manifest(text):
+    return manifests.validate(yamlload.parse(text.encode(), "runtime.yml"), "runtime.yml")
+
+
+def build(text=BROKERED, host=HOST, settings=SETTINGS, request=None, repos=(REPO,)):
+    return plans.build(manifest(text), list(repos), host, settings, request or plans.Request())
+
+
+def args(plan, role):
+    return next(c["args"] for c in plan["containers"] if c["role"] == role)
+
+
+def test_the_same_inputs_give_the_same_plan_to_the_byte():
+    assert plans.canonical(build()) == plans.canonical(build())
+    assert plans.digest(build()) == plans.digest(json.loads(json.dumps(build())))
+
+
+@pytest.mark.parametrize("role", ["agent", "caddy", "broker"])
+def test_every_container_is_hardened(role):
+    words = args(build(), role)
+    for word in ("--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
+                 "--http-proxy=false", "--pull=never", "--sysctl=net.ipv6.conf.all.disable_ipv6=1", "--ulimit=core=0:0"):
+        assert word in words
+    assert any(w.startswith("--security-opt=seccomp=/run/user/1001/asf/a.main/seccomp-") for w in words)
+    assert any(w.startswith("--tmpfs=/dev/shm:") for w in words)
+    assert not [w for w in words if "privileged" in w or "cap-add" in w or "host" in w.split("=")[-1:]]
+
+
+def test_agent_and_broker_have_no_network_and_no_resolver():
+    plan = build()
+    for role in ("agent", "broker"):
+        assert "--network=none" in args(plan, role) and not [w for w in args(plan, role) if w.startswith("--dns")]
+    assert "--dns=192.0.2.53" in args(plan, "caddy")
+
+
+def test_caddy_and_broker_do_not_map_the_operator():
+    assert all("--userns=nomap" in args(build(), role) for role in ("caddy", "broker"))
+    assert "--userns=keep-id:uid=1000,gid=1000" in args(build(), "agent")
+
+
+def test_no_secret_value_and_no_token_stands_in_the_plan():
+    plan = build()
+    assert [s["part"] for s in plan["secrets"]] == ["token", "master", "provider"]
+    assert all(set(s) <= {"name", "part", "source", "variable"} for s in plan["secrets"])
+    assert plan["gate"]["token_file"] == "/run/secrets/asf-token" and "ANTHROPIC_AUTH_TOKEN" not in plan["gate"]["env"]
+
+
+def test_the_embedded_model_needs_no_secret_and_l3_lists_nobody():
+    mocked = manifests.apply_overrides(manifest(BROKERED), llm_mock=True)
+    plan = plans.build(mocked, [], HOST, SETTINGS, plans.Request())
+    assert [s["part"] for s in plan["secrets"]] == ["token", "master"]
+    caddy = next(f["json"] for f in plan["files"] if f["path"] == "caddy/caddy.json")
+    assert caddy["apps"]["http"]["servers"]["l3"]["routes"][0]["handle"][0]["policy"] == []
+
+
+def test_without_a_broker_nothing_of_it_exists():
+    plan = build(PLAIN)
+    assert [c["role"] for c in plan["containers"]] == ["caddy", "agent"] and plan["secrets"] == []
+    assert [c["name"] for c in plan["wiring"]["cables"]] == ["agent"] and plan["llm"] is None
+    assert plan["gate"]["probes"]["front"] is None and plan["gate"]["probes"]["allow"]["target"] == "docs.example.com:443"
+
+
+def test_the_workloads_environment_is_complete_and_literal():
+    env = build()["gate"]["env"]
+    assert env["GREETING"] == "{{ lookup('pipe', 'id') }}"  # data, never a template
+    assert env["HTTPS_PROXY"] == env["https_proxy"] == "http://198.18.0.1:3128" and "front" in env["NO_PROXY"]
+    assert env["NODE_USE_ENV_PROXY"] == "1" and env["ANTHROPIC_BASE_URL"] == "http://front:4000"
+
+
+def test_the_hosts_own_addresses_are_denied_and_barred():
+    plan = build()
+    caddy = next(f["json"] for f in plan["files"] if f["path"] == "caddy/caddy.json")
+    deny = caddy["apps"]["http"]["servers"]["l1"]["routes"][0]["handle"][0]["deny_cidrs"]
+    assert {"198.18.0.0/24", "192.0.2.2/32", "fd00::2/128"} <= set(deny)
+    assert {"address": "192.0.2.2", "port": 443} in plan["network"]["aliases"]
+
+
+@pytest.mark.parametrize("change, key", [
+    ({"addresses": ["198.18.0.9"]}, "asf_network_cable_range"), ({"routes": ["198.18.0.0/15"]}, "asf_network_cable_range"),
+    ({"resolver": "198.18.0.53"}, "asf_network_cable_range"), ({"routes": ["198.18.1.128/25"]}, "asf_network_uplink_range"),
+])
+def test_a_range_that_the_host_uses_is_refused_by_key(change, key):
+    with pytest.raises(PlanError) as caught:
+        build(host=dataclasses.replace(HOST, **change))
+    assert caught.value.key == key and caught.value.remedy
+
+
+def test_a_declared_range_that_covers_the_cables_is_refused():
+    with pytest.raises(PlanError) as caught:
+        build(BROKERED.replace("10.1.2.0/24", "198.18.0.0/16"))
+    assert caught.value.key == "network.allow_domains[1]"
+
+
+@pytest.mark.parametrize("name", ["", "A", "a b", "../x", "a.b", "-x", "{{ x }}"])
+def test_a_session_name_is_checked(name):
+    with pytest.raises(PlanError):
+        build(request=plans.Request(session=name))
+
+
+@pytest.mark.parametrize("path", ["/home/op/a,b", '/home/op/a"b', "/home/op/a b", "/home/op/--x", "/home/op/a:b", "/home/op/a=b"])
+def test_f1_a_path_is_one_word_and_one_csv_field(path):
+    plan = build(repos=[plans.Repo(path.rsplit("/", 1)[1], path, True)])
+    mounts = [w for w in args(plan, "agent") if w.startswith("--mount=") and "/workspace/repos/" in w]
+    import csv
+    fields = next(csv.reader([mounts[0][len("--mount="):]]))
+    assert f"source={path}" in fields and len(mounts) == 1
+
+
+def test_limits_that_cannot_bite_have_a_stated_fallback():
+    plan = build()
+    assert "--ulimit=data=4294967296:4294967296" in args(plan, "agent") and "--memory=4294967296" in args(plan, "agent")
+    assert len([w for w in plan["warnings"] if "cannot be enforced" in w]) == 3
+    able = build(host=dataclasses.replace(HOST, controllers=["cpu", "memory", "pids"]))
+    assert not [w for w in able["warnings"] if "cannot be enforced" in w]
+    assert not [w for w in args(able, "agent") if "nproc" in w or "data=" in w]
+
+
+def test_interactive_has_a_terminal_and_is_not_logged():
+    plan = build()
+    assert "--tty" in args(plan, "agent") and "--log-driver=none" in args(plan, "agent")
+    command = build(request=plans.Request(command=["claude", "-p", "x"]))
+    assert "--tty" not in args(command, "agent") and "--log-driver=k8s-file" in args(command, "agent")
+    assert command["gate"]["argv"] == ["claude", "-p", "x"]
+
+
+def test_an_edited_manifest_is_named_by_its_keys():
+    assert plans.edited(build(), build(BROKERED.replace("docs.", "wiki."))) == ["network.allow_domains"]
+    assert plans.edited(build(), build(repos=[])) == ["repos"]
+
+
+def test_state_volumes_belong_to_agent_and_session():
+    text = BROKERED + "filesystem: {state: [{key: home, target: /home/node/.claude}]}\n"
+    first, second = build(text), build(text, request=plans.Request(session="two"))
+    assert first["volumes"][0]["name"] != second["volumes"][0]["name"]
+    assert first["volumes"][0]["labels"]["asf.policy"] == second["volumes"][0]["labels"]["asf.policy"]
