@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
 module asf.sandbox/caddy
 
 go 1.26.0

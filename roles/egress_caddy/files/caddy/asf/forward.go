@@ -96,11 +96,17 @@ func (i *Inference) forward(w http.ResponseWriter, q *http.Request, e *exchange)
 		return
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+	if resp.StatusCode < 200 || resp.StatusCode > 299 || opaque(resp) {
 		i.relayError(w, resp, e)
 		return
 	}
 	i.relay(ctx, w, resp, e)
+}
+
+// opaque tells of a body that cannot be looked through. Nobody asked for one: Accept-Encoding is not forwarded.
+func opaque(resp *http.Response) bool {
+	e := resp.Header.Get("Content-Encoding")
+	return e != "" && !strings.EqualFold(e, "identity")
 }
 
 // request builds what the broker sees. The target is one of the table's own strings by now, byte for byte.
@@ -145,6 +151,7 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 	w.WriteHeader(resp.StatusCode)
 	e.status, e.reason = resp.StatusCode, reasonOK
 	rc := http.NewResponseController(w)
+	_ = rc.Flush() // a client that is gone is noticed at the first piece
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := resp.Body.Read(buf)

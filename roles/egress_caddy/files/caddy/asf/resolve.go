@@ -10,7 +10,7 @@ import (
 	"net/netip"
 )
 
-// lookupFunc resolves one name to addresses of one network, "ip4" or "ip6".
+// lookupFunc resolves one name to addresses of one network, "ip4" or "ip" (both families).
 type lookupFunc func(ctx context.Context, network, name string) ([]netip.Addr, error)
 
 // newLookup returns the proxy's resolver. With an address, every query goes there and resolv.conf's servers are not
@@ -44,11 +44,12 @@ func resolverAddress(s string) (string, error) {
 }
 
 // resolve looks a declared name up. The final dot makes it absolute: search domains are never tried, and a name that
-// does not exist asks for nothing else. IPv6 is asked only for a name without IPv4, as a session has no IPv6 way out.
+// does not exist asks for nothing else. IPv6 is asked only for a name without IPv4, as a session has no IPv6 way out;
+// then in both families, because "ip6" would hide IPv4 in IPv6 form instead of letting it be judged.
 func (f lookupFunc) resolve(ctx context.Context, name string) ([]netip.Addr, *refusal) {
 	addrs, err := f(ctx, "ip4", name+".")
 	if notFound(err) {
-		addrs, err = f(ctx, "ip6", name+".")
+		addrs, err = f(ctx, "ip", name+".")
 	}
 	if err != nil {
 		return nil, dnsRefusal(ctx, err)
