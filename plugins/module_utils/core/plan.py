@@ -346,7 +346,7 @@ def _gate(draft: _Draft, mounts: Sequence[Json]) -> Json:
         "uid": workload.UID, "gid": workload.UID, "caps": "0" * 16, "nested_sandbox": m.nested_sandbox, "net_raw": False,
         "env": env, "token_file": policy.TOKEN_FILE if draft.brokered else "", "token_env": tokens,
         "argv": workload.argv(m.command, draft.request.command), "cwd": workload.folder([r.name for r in draft.repos]),
-        "time_s": m.limits.time or 0,
+        "time_s": m.limits.time or draft.settings.limits["agent"].get("time", 0),
         "probes": _gate_probes(draft, mounts),
     }
 
