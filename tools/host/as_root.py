@@ -90,8 +90,7 @@ def _open_network():
 
 
 def _drop(account):
-    """Become the account for good. The umask is a plain one: images and results must not depend on root's shell."""
-    os.umask(0o022)
+    """Become the account for good."""
     os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
     os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
     os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)

@@ -35,8 +35,10 @@ def _is_mounted(clone, build):
 
 def ensure(clone, account, outside, inside):
     """Mount `clone` when needed; ends inside the namespace. `outside`, `inside`: descriptors of mount namespaces."""
-    build = _make_build(clone)
+    build, gone = _make_build(clone), _gone(clone)
     kernel.setns(inside, kernel.CLONE_NEWNS)
+    for path in gone:
+        _forget(path)
     if _is_mounted(clone, build):
         return
     kernel.setns(outside, kernel.CLONE_NEWNS)
@@ -48,18 +50,12 @@ def ensure(clone, account, outside, inside):
     Path(place(clone) + ".json").write_text(
         json.dumps({"path": str(clone.path), "identity": clone.identity}), encoding="utf-8"
     )
-    gone = _gone(clone)
     kernel.setns(inside, kernel.CLONE_NEWNS)
-    for path in [*gone, place(clone)]:
-        _unmount(path)
+    _unmount(place(clone))
     kernel.move_mount(trees[0], place(clone))
     kernel.move_mount(trees[1], place(clone) + "/build")
     for tree in trees:
         os.close(tree)
-    for path in gone:
-        os.rmdir(path)
-        os.unlink(path + ".json")
-        Path(namespace.stamp(os.path.basename(path))).unlink(missing_ok=True)
 
 
 def _make_build(clone):
@@ -131,6 +127,14 @@ def _gone(clone):
         if not same and record.stem != clone.key:
             found.append(str(record.with_suffix("")))
     return found
+
+
+def _forget(path):
+    """Drop the place of a clone that is gone, and the stamp of its set-up. Call it inside the namespace."""
+    _unmount(path)
+    os.rmdir(path)
+    os.unlink(path + ".json")
+    Path(namespace.stamp(os.path.basename(path))).unlink(missing_ok=True)
 
 
 def _unmount(path):
