@@ -30,6 +30,8 @@ _POLL = 0.002
 _SETTLE = 1.5
 #: Seconds that a lone newline of a living workload waits for what comes after it.
 _HOLD = 0.03
+#: pidfd_getfd(2), the same number on every architecture (Linux 5.6).
+_PIDFD_GETFD = 438
 
 
 class Ending(NamedTuple):
@@ -85,6 +87,8 @@ def attach(podman: Any, to: Target, streams: Streams, go: Callable[[], object] |
             try:
                 if go is not None:
                     _connected(child, to, before)
+                    if to.tty and streams.stdin:
+                        _size(to.conmon)
                     go()
                 if output is not None:
                     _copy(output, sys.stderr.fileno() if streams.quiet_stdout else sys.stdout.fileno(), gate)
@@ -109,6 +113,8 @@ def _spawn(podman: Any, to: Target, streams: Streams) -> tuple[subprocess.Popen[
             env=podman.env,
             stdin=None if streams.stdin else subprocess.DEVNULL,
             stdout=inlet,
+            # With a terminal, standard error has Podman's own messages only, among them noise about a quick workload.
+            stderr=subprocess.PIPE if to.tty else None,
             # Without a terminal Ctrl-C is a signal, and the workload's to get: Podman must not die of it. With one,
             # Podman has to stay in the foreground to learn of a changed window size.
             start_new_session=not to.tty,
@@ -147,8 +153,33 @@ def _end(child: subprocess.Popen[bytes], output: int | None) -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
+    if child.stderr is not None:
+        child.stderr.close()
     if output is not None:
         os.close(output)
+
+
+def _size(conmon: int) -> None:
+    """Give the workload's terminal the size of ours now: Podman does it too, but a moment after it has attached.
+
+    conmon holds the only end of the terminal that this process may reach; where the kernel denies that, the size just
+    comes a moment late.
+    """
+    import ctypes
+    import fcntl
+    import termios
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with suppress(OSError, AttributeError):
+        for entry in os.listdir(f"/proc/{conmon}/fd"):
+            if not os.readlink(f"/proc/{conmon}/fd/{entry}").endswith("/ptmx"):
+                continue
+            with _process(conmon) as process:
+                handle = libc.syscall(_PIDFD_GETFD, process, int(entry), 0)
+            if handle >= 0:
+                size = fcntl.ioctl(sys.stdin.fileno(), termios.TIOCGWINSZ, bytes(8))
+                fcntl.ioctl(handle, termios.TIOCSWINSZ, size)
+                os.close(handle)
 
 
 def connections(conmon: int, proc: str = "/proc") -> set[str]:
@@ -174,11 +205,18 @@ def _connected(child: subprocess.Popen[bytes], to: Target, before: set[str]) -> 
             raise CliError(
                 "Podman could not attach to the workload, which was therefore not started",
                 key=to.name,
-                found=f"exit code {child.returncode}" if child.returncode is not None else "no connection",
+                found=_last_words(child),
                 remedy="see Podman's message above; --detach opens without attaching",
                 code="engine",
             )
         time.sleep(_POLL)
+
+
+def _last_words(child: subprocess.Popen[bytes]) -> str:
+    if child.poll() is None:
+        return "no connection"
+    said = child.stderr.read(2000).decode("utf-8", "replace").strip() if child.stderr is not None else ""
+    return f"exit code {child.returncode}{': ' if said else ''}{said}"
 
 
 def _ending(podman: Any, to: Target, gate: int) -> Ending:

@@ -80,6 +80,11 @@ def fields(error: BaseException) -> dict[str, Any]:
     ).fields
 
 
+def signal_code(number: int | None) -> int:
+    """Exit code when the CLI itself was ended by a signal."""
+    return {1: HANGUP, 15: TERMINATED}.get(number or 2, INTERRUPTED)
+
+
 def exit_code(error: Mapping[str, Any], phase: str | None = None) -> int:
     """Exit code for an error given as data. Its kind decides, then its code, then the phase it came up in."""
     for word in (error.get("kind"), error.get("code")):

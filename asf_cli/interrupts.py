@@ -10,11 +10,34 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal that came while the CLI itself was at work. ``number`` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+    """Turn the signals into Interrupted, so that what was opened can be closed. For the main thread."""
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    saved = {number: signal.signal(number, handle) for number in HANDLED if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in saved.items():
+            signal.signal(number, handler)
 
 
 class Interrupts:

@@ -15,14 +15,16 @@ from typing import Any
 
 from . import attach, document, errors, paths, play, render, runner
 from .errors import CliError
-from .interrupts import Interrupts
+from .events import Outcome
+from .interrupts import Interrupted, Interrupts, raised
 
 _NO_TERMINAL = "no terminal: the session was left running, as with --detach"
 
 
 def open_session(request: argparse.Namespace, book: Path, reporter: play.Reporter) -> int:
     """Run open.yml and what belongs after it; returns the exit code."""
-    hold = not (request.detach or request.check)
+    # A part of the playbook does not end with a gate that waits.
+    hold = not (request.detach or request.check or request.tags or request.skip_tags)
     more: dict[str, Any] = {"asf_hold": True} if hold else {}
     if request.command is not None:
         # A command gets a terminal when there is one to give; without it its output stays two clean streams.
@@ -41,12 +43,17 @@ def _abandoned(request: argparse.Namespace, reporter: play.Reporter, interrupts:
     outcome = reporter.outcome
     if interrupts.interrupted:
         play.mark_interrupted(outcome)
-    made = any(phase.name not in ("start", "plan") for phase in outcome.phases)
-    closing = None
-    # A session that was live before belongs to its workload, not to this open.
-    if made and not outcome.asf.get("live") and not request.check:
-        closing = close(request, reporter)
+    made = any(phase.name != "start" for phase in outcome.phases) and not request.check
+    closing = close(request, reporter) if made and not _was_live(request, outcome) else None
     return _finish(request, reporter, play.code(outcome, interrupts), closing)
+
+
+def _was_live(request: argparse.Namespace, outcome: Outcome) -> bool:
+    """A session that was live before belongs to its workload, not to this open. The record knows it before the plan."""
+    from asf_lib.engine import state
+
+    record = state.read(play.session_id(request.variables)) or {}
+    return bool(outcome.asf.get("live")) or record.get("state") == "live"
 
 
 def _held(request: argparse.Namespace, reporter: play.Reporter) -> int:
@@ -54,18 +61,29 @@ def _held(request: argparse.Namespace, reporter: play.Reporter) -> int:
     outcome = reporter.outcome
     session = str(outcome.asf.get("session") or play.session_id(request.variables))
     try:
-        held = Held(session, outcome.asf)
-        if not _attaches(request, held):
-            held.go()
-            if not request.json:
-                reporter.progress.line(_NO_TERMINAL)
-                play.show_result(reporter, request, sys.stdout)
-            return _finish(request, reporter, errors.OK, None)
-        ending = _attached(request, reporter, held)
+        with raised():
+            held = Held(session, outcome.asf)
+            if not _attaches(request, held):
+                return _unattended(request, reporter, held)
+            ending = _attached(request, reporter, held)
+    except Interrupted as stop:
+        play.mark_interrupted(outcome)
+        code = errors.signal_code(stop.number)
     except Exception as error:
         outcome.error = errors.fields(error)
-        return _finish(request, reporter, errors.exit_code(outcome.error, "go"), close(request, reporter))
-    return _left(request, reporter, session, ending)
+        code = errors.exit_code(outcome.error, "go")
+    else:
+        return _left(request, reporter, session, ending)
+    return _finish(request, reporter, code, None if outcome.asf.get("live") else close(request, reporter))
+
+
+def _unattended(request: argparse.Namespace, reporter: play.Reporter, held: Held) -> int:
+    if not held.live:
+        held.go()
+    if not request.json:
+        reporter.progress.line(_NO_TERMINAL)
+        play.show_result(reporter, request, sys.stdout)
+    return _finish(request, reporter, errors.OK, None)
 
 
 def _attaches(request: argparse.Namespace, held: Held) -> bool:

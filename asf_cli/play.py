@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -71,7 +70,7 @@ def execute(run: runner.Run, reporter: Reporter, patient: bool = False) -> Inter
     style = reporter.progress.style
     interrupts = Interrupts(lambda text: reporter.progress.line(style.paint(f"interrupted: {text}", "yellow")), patient)
     with interrupts:
-        runner.execute(run, reporter.event, interrupts, lambda folder: reporter.progress.notes(folder / "progress"))
+        runner.execute(run, reporter.event, interrupts, reporter.progress.notes)
     now = time.monotonic()
     reporter.outcome.finish(now)
     reporter.progress.end(not reporter.outcome.failed, now)
@@ -138,9 +137,7 @@ def session_id(given: Mapping[str, Any]) -> str:
 def code(outcome: Outcome, interrupts: Interrupts | None = None) -> int:
     """Exit code for an outcome, without a workload's."""
     if interrupts is not None and interrupts.interrupted:
-        return {signal.SIGHUP: errors.HANGUP, signal.SIGTERM: errors.TERMINATED}.get(
-            signal.Signals(interrupts.signal or signal.SIGINT), errors.INTERRUPTED
-        )
+        return errors.signal_code(interrupts.signal)
     error = outcome.final_error()
     return errors.OK if error is None else errors.exit_code(error, outcome.error_phase)
 

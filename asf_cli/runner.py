@@ -20,6 +20,7 @@ from typing import Any
 from . import paths, rundir, variables
 from .interrupts import Interrupts
 
+_PROGRESS = "progress"
 EventHandler = Callable[[Mapping[str, Any]], None]
 
 
@@ -43,10 +44,11 @@ class Run:
 def execute(run: Run, on_event: EventHandler, interrupts: Interrupts, on_start: Callable[[Path], None]) -> int | None:
     """Run the playbook; returns Ansible's exit code (ambiguous: decide from the events).
 
-    ``on_event`` gets each event in the thread of the caller and must not block; ``on_start`` the run directory.
+    ``on_event`` gets each event in the thread of the caller and must not block; ``on_start`` the file to which modules
+    may append lines about what they are doing (``ASF_PROGRESS``).
     """
     with rundir.fresh() as folder:
-        on_start(folder)
+        on_start(rundir.write(folder / _PROGRESS, ""))
         runner = _prepare(run, folder, on_event, interrupts)
         runner.run()
         return int(runner.rc) if runner.rc is not None else None
@@ -61,7 +63,7 @@ def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interru
     settings = {"suppress_output_file": True, "suppress_ansible_output": True, "pexpect_timeout": 1}
     rundir.write(folder / "env" / "settings", json.dumps(settings))
     environment = paths.ansible_environment(os.environ, folder, content)
-    environment["ASF_PROGRESS"] = str(rundir.write(folder / "progress", ""))
+    environment["ASF_PROGRESS"] = str(folder / _PROGRESS)
     with _only(environment):
         runner = init_runner(
             private_data_dir=str(folder),
