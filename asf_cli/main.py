@@ -24,14 +24,22 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line (``sys.argv`` when None); returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        request = parser.parse(words)
-        return _carry_out(request)
+        code = _guarded(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_gone()
+    return code
+
+
+def _guarded(words: list[str]) -> int:
+    try:
+        return _carry_out(parser.parse(words))
     except SystemExit as stop:  # --help, --version
         return int(stop.code or 0)
     except KeyboardInterrupt:
         return errors.INTERRUPTED
     except BrokenPipeError:
-        return _reader_gone()
+        raise
     except Exception as error:
         return _failed(error, words)
 
@@ -39,9 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 def _carry_out(request: argparse.Namespace) -> int:
     module, function = _VERBS[request.verb]
     work = getattr(importlib.import_module(module, __package__), function)
-    code = int(work(request))
-    sys.stdout.flush()
-    return code
+    return int(work(request))
 
 
 def _reader_gone() -> int:

@@ -43,7 +43,12 @@ def test_for_people(run, account):
     assert "agent-routes" in out and "1 probes: 1 pass" in out and "evidence: /tmp/evidence" in out
     lines = err.splitlines()
     assert "warning: a limit does not bite" in lines
-    assert [line.split()[1] for line in lines if " s" in line and line[:1] in "✓o"] == ["start", "plan", "network", "verify"]
+    assert [line.split()[1] for line in lines if " s" in line and line[:1] in "✓o"] == [
+        "start",
+        "plan",
+        "network",
+        "verify",
+    ]
     assert any("network: half way" in line for line in lines)
     assert "\x1b" not in out + err
     assert leftovers(account) == []
@@ -88,7 +93,12 @@ def test_an_error_names_its_place_and_a_rescue_hides_nothing(run):
     code, out, _err = run(FIXTURES / "bad.yml", "--json")
     assert code == errors.REFUSED
     error = json.loads(out)["error"]
-    assert (error["file"], error["key"], error["line"], error["code"]) == ("/a/runtime.yml", "network.mode", 7, "manifest")
+    assert (error["file"], error["key"], error["line"], error["code"]) == (
+        "/a/runtime.yml",
+        "network.mode",
+        7,
+        "manifest",
+    )
 
 
 def test_a_playbook_that_ansible_cannot_read(run, tmp_path, account):
