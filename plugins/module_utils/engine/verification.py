@@ -45,8 +45,9 @@ def _live_report(podman: Podman, doc: PlanDocument) -> Json:
     return report
 
 
-def _inside(doc: PlanDocument, report: Json) -> List[Json]:
-    return list(inside.judge(report, {**doc.plan["gate"], "plan_digest": doc.digest}))
+def _inside(doc: PlanDocument, report: Json, first: bool) -> List[Json]:
+    """Judged with what is known of who reports: a report says itself which pid it has, and may lie."""
+    return list(inside.judge(report, {**doc.plan["gate"], "plan_digest": doc.digest}, first))
 
 
 def _merge(first: List[Json], later: List[Json]) -> List[Json]:
@@ -91,7 +92,7 @@ def verify(podman: Podman, doc: PlanDocument) -> Json:
         return _conclude(doc, results, "", began)
     if live:
         report = _live_report(podman, doc)
-        return _conclude(doc, _merge(results, _inside(doc, report)), str(report.get("nonce", "")), began)
+        return _conclude(doc, _merge(results, _inside(doc, report, first=False)), str(report.get("nonce", "")), began)
     state.begin_step(doc.session, "gate")
     report, later = _first_report(podman, doc, chosen)
     return _conclude(doc, _merge(results, later), str(report.get("nonce", "")), began)
@@ -106,7 +107,7 @@ def _first_report(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json])
         words = bringup.last_words(podman, doc.names()["agent"])
         raise GateError(exc.message + (f"; its last words: {words}" if words else ""), remedy=exc.remedy) from None
     again = [r for r in outside(podman, doc, chosen, agent_started=True) if r["id"].startswith("agent-")]
-    return report, again + _inside(doc, report)
+    return report, again + _inside(doc, report, first=True)
 
 
 def go(doc: PlanDocument, nonce: str) -> Json:

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""Inside probes on real Podman: what each of them guards is really broken, and verification fails by that probe.
+
+A case names what was changed and the verdicts that must follow. `MUTATIONS` says for every inside probe which tests
+show that it can fail; the security model's table is made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asf_lib.core import inside
+from asf_lib.engine import verification
+from support import addresses, netns
+from support.mutate import Run, added, arguments, instead, mutated, rendered, without
+from support.product import Home, podman, run, sample_repo
+
+pytestmark = [pytest.mark.podman]
+
+DOCS = {"name": "docs.example.com", "private": ["198.51.100.0/24"]}
+PLAIN: dict[str, Any] = {
+    "adapter": "generic",
+    "runtime": {"mode": "service", "command": ["sleep", "600"]},
+    "network": {"allow_domains": [DOCS]},
+}
+BROKERED = {**PLAIN, "llm": {"protocol": "openai", "mock": "hello"}}
+
+Plan = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to break a session. `expect` maps probes to verdicts; others may fail as well."""
+
+    name: str
+    expect: dict[str, str]
+    edit: Callable[[Plan], None] | None = None
+    hooks: dict[str, Callable[[dict[str, int]], None]] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=lambda: PLAIN)
+    exact: bool = False  # nothing else among the inside probes may fail
+
+
+def failing(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "fail")
+
+
+def inconclusive(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "inconclusive")
+
+
+# --- what is changed --------------------------------------------------------------------------------------------------
+
+
+def no_profile(*instead_of: str) -> Callable[[Plan], None]:
+    """The engine's default filter, or another security option, instead of ASF's profile."""
+    return lambda plan: instead(plan, "agent", "--security-opt=seccomp=", *instead_of)
+
+
+def allowing(*calls: str) -> Callable[[Plan], None]:
+    """ASF's profile with some calls let through."""
+
+    def edit(plan: Plan) -> None:
+        profile = rendered(plan, "seccomp-agent.json")
+        for rule in profile["syscalls"]:
+            rule["names"] = [name for name in rule["names"] if name not in calls]
+        profile["syscalls"] = [rule for rule in profile["syscalls"] if rule["names"]]
+        profile["syscalls"].append({"names": list(calls), "action": "SCMP_ACT_ALLOW", "args": []})
+
+    return edit
+
+
+def no_inet_sockets(plan: Plan) -> None:
+    profile = rendered(plan, "seccomp-agent.json")
+    inet = {"index": 0, "value": socket.AF_INET, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
+    profile["syscalls"] = [rule for rule in profile["syscalls"] if inet not in rule["args"]]
+
+
+def l1(plan: Plan) -> Plan:
+    server: Plan = rendered(plan, "caddy/caddy.json")["apps"]["http"]["servers"]["l1"]
+    return server
+
+
+def listed(*policy: Plan) -> Callable[[Plan], None]:
+    """Caddy gets another list than the plan's."""
+
+    def edit(plan: Plan) -> None:
+        l1(plan)["routes"][0]["handle"][0]["policy"] = list(policy)
+
+    return edit
+
+
+def everything_refused(plan: Plan) -> None:
+    """A proxy that refuses everything is no policy: it is not ASF's word."""
+    l1(plan)["routes"][0]["handle"] = [{"handler": "static_response", "status_code": 403, "close": True}]
+
+
+def listening_on(port: int) -> Callable[[Plan], None]:
+    return lambda plan: l1(plan)["listen"].append(f"198.18.0.1:{port}")
+
+
+def rules_gone(pids: dict[str, int]) -> None:
+    netns.wire_sh(pids["caddy"], "nft flush ruleset")
+
+
+def low_ports(pids: dict[str, int]) -> None:
+    netns.wire_sh(pids["caddy"], "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start")
+
+
+def front_open(plan: Plan) -> None:
+    """A front that asks nobody for a token."""
+    servers = rendered(plan, "caddy/caddy.json")["apps"]["http"]["servers"]
+    answer = {"handler": "static_response", "status_code": 204, "headers": {"X-Asf-Front": ["ok"]}}
+    servers["l2"]["routes"][0]["handle"] = [answer]
+
+
+def other_token(plan: Plan) -> None:
+    """The agent holds a token that is not the front's."""
+    token, master = (next(s["name"] for s in plan["secrets"] if s["part"] == part) for part in ("token", "master"))
+    args = arguments(plan, "agent")
+    (place,) = [index for index, word in enumerate(args) if word.startswith(f"--secret={token},")]
+    args[place] = args[place].replace(token, master, 1)
+
+
+def in_agent(script: str) -> Callable[[dict[str, int]], None]:
+    return lambda pids: (netns.wire_sh(pids["agent"], script), None)[1]
+
+
+def caddy_gone(pids: dict[str, int]) -> None:
+    """Caddy itself ends and cannot come back; its supervisor, the namespace and the cables stay."""
+    children = Path(f"/proc/{pids['caddy']}/task/{pids['caddy']}/children").read_text().split()
+    script = "\n".join(f"kill -STOP {pids['caddy']}; kill -KILL {child}" for child in children)
+    netns.in_userns_root(script)
+
+
+def chosen_args(*options: str) -> Callable[[Plan], None]:
+    return lambda plan: added(plan, "agent", *options)
+
+
+def dropped(*options: str) -> Callable[[Plan], None]:
+    return lambda plan: without(plan, "agent", *options)
+
+
+def swapped(beginning: str, *replacement: str) -> Callable[[Plan], None]:
+    return lambda plan: instead(plan, "agent", beginning, *replacement)
+
+
+def hosts_names(plan: Plan) -> None:
+    instead(plan, "agent", "--uts=private", "--uts=host")
+    instead(plan, "agent", "--hostname=")
+
+
+def as_group_too(plan: Plan) -> None:
+    instead(plan, "agent", "--user=", "--user=0:0")
+
+
+# --- the cases --------------------------------------------------------------------------------------------------------
+
+#: Refused by ASF's filter alone: the engine's default lets them through.
+ONLY_ASF = ("sys-unshare", "sys-mount", "sys-umount", "clone-newuser", "entry-int80", "sock-families", "sock-highbits")
+FILTERED = tuple(
+    row.id
+    for row in inside.INSIDE
+    if row.id.startswith(("sys-", "sock-", "clone-")) and row.id not in ("sock-control",)
+)
+
+CASES = (
+    Case("default-filter", failing(*ONLY_ASF), no_profile()),
+    Case(
+        "no-filter",
+        failing("seccomp-mode", "entry-int80", *FILTERED),
+        no_profile("--security-opt=seccomp=unconfined"),
+    ),
+    Case("one-call-allowed", failing("sys-keyctl"), allowing("keyctl"), exact=True),
+    Case(
+        "no-inet-sockets",
+        {**failing("sock-control"), **inconclusive("sock-vsock", "sock-families", "sock-highbits", "sock-netlink")},
+        no_inet_sockets,
+    ),
+    Case("new-privileges", failing("no-new-privs"), dropped("--security-opt=no-new-privileges"), exact=True),
+    Case("bounding-set-kept", failing("caps"), dropped("--cap-drop=ALL")),
+    Case("capability-kept", failing("caps"), chosen_args("--cap-add=NET_RAW")),
+    Case("root", failing("uid-gid"), as_group_too),
+    Case("supplementary-group", failing("uid-gid"), chosen_args("--group-add=1234")),
+    Case("host-pids", failing("pid1", "namespaces"), swapped("--pid=private", "--pid=host")),
+    Case("host-names", failing("namespaces"), hosts_names),
+    Case("core-dumps", failing("core-limit"), swapped("--ulimit=core=", "--ulimit=core=1024:1024"), exact=True),
+    Case("environment", failing("environ"), chosen_args("--env=OPERATORS_SECRET=x"), exact=True),
+    Case("writable-root", failing("root-readonly", "mounts"), dropped("--read-only")),
+    Case("unplanned-mount", failing("mounts"), chosen_args("--tmpfs=/mnt:rw,size=1m"), exact=True),
+    Case("unmasked", failing("proc-masked"), chosen_args("--security-opt=unmask=ALL")),
+    Case("device", failing("dev-nodes"), chosen_args("--device=/dev/fuse")),
+    Case(
+        "another-link",
+        failing("net-links"),
+        hooks={"after_wire": in_agent("ip link add x0 type veth peer name x1; ip link set x0 up; ip link set x1 up")},
+    ),
+    Case(
+        "default-route",
+        failing("net-routes", "unreach"),
+        hooks={"after_wire": in_agent("ip route add default via 198.18.0.1 dev eth0")},
+    ),
+    Case(
+        "route-in-another-table",
+        failing("net-routes"),
+        hooks={"after_wire": in_agent("ip route add 203.0.113.0/24 via 198.18.0.1 dev eth0 table 77")},
+    ),
+    Case(
+        "ipv6-on",
+        failing("no-ipv6"),
+        hooks={
+            "after_wire": in_agent(
+                "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6;"
+                " ip -6 addr add fd00::2/64 dev eth0 nodad"
+            )
+        },
+    ),
+    Case(
+        "another-port",
+        failing("closed"),
+        listening_on(2019),
+        {"after_wire": rules_gone},
+    ),
+    Case(
+        "resolver-in-reach",
+        failing("dns-silent", "closed"),
+        listening_on(53),
+        {"after_create": low_ports, "after_wire": rules_gone},
+    ),
+    Case(
+        "cable-unplugged",
+        {**inconclusive("reach", "proxy-allow", "proxy-deny", "dns-silent", "closed"), **failing("net-links")},
+        hooks={"after_start": in_agent("ip link del eth0")},
+    ),
+    Case(
+        "empty-list",  # L7
+        {**failing("proxy-allow"), **inconclusive("proxy-reach", "proxy-deny")},
+        listed(),
+    ),
+    Case(
+        "wider-list",
+        failing("proxy-deny"),
+        listed(
+            {"name": "docs.example.com", "ports": [443], "tls": "any", "private": ["198.51.100.0/24"], "key": "x"},
+            {"name": "asf-denied.invalid", "ports": [443], "tls": "any", "private": [], "key": "x"},
+        ),
+    ),
+    Case(
+        "everything-refused",  # L6: a denial without ASF's reason is no denial
+        inconclusive("proxy-allow", "proxy-reach", "proxy-deny"),
+        everything_refused,
+    ),
+    Case(
+        "caddy-gone",  # L6, L7
+        inconclusive("reach", "proxy-allow", "proxy-reach", "proxy-deny", "unreach", "closed", "dns-silent"),
+        hooks={"after_start": caddy_gone},
+    ),
+    Case(
+        "other-token",
+        {**failing("front-control"), **inconclusive("front-refuses")},
+        other_token,
+        manifest=BROKERED,
+    ),
+    Case("open-front", failing("front-refuses"), front_open, manifest=BROKERED),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_mutation(home: Home, case: Case) -> None:
+    """What is really broken is found, by the probe that guards it."""
+    home.agent("broken", case.manifest)
+    with mutated(home, "broken", edit_plan=case.edit, **case.hooks) as broken:
+        assert broken.error is not None, "the broken session was verified"
+        found = {probe: broken.verdict(probe) for probe in case.expect}
+        assert found == case.expect, str(broken)
+        if case.exact:
+            others = {name for name in broken.bad() if name in ROWS} - set(case.expect)
+            assert not others, str(broken)
+
+
+ROWS = {row.id: row for row in inside.INSIDE}
+
+
+def test_untouched_sessions_are_verified(home: Home) -> None:
+    """The control of all the others: the same harness, nothing broken."""
+    home.agent("whole", BROKERED)
+    with mutated(home, "whole") as whole:
+        assert whole.error is None, str(whole)
+        assert set(ROWS) <= {r["id"] for r in whole.results}
+        assert {r["verdict"] for r in whole.results} == {"pass"}
+
+
+def test_upstream_that_is_down_warns(home: Home) -> None:
+    """P2: only the control's reach half may be a warning, and the session may start."""
+    down = {**DOCS, "name": "refused.example.com"}
+    home.agent("down", {**PLAIN, "network": {"allow_domains": [down]}})
+    with mutated(home, "down") as run:
+        assert run.error is None, str(run)
+        assert run.verdict("proxy-allow") == "pass"
+        assert run.verdict("proxy-reach") == "warn"
