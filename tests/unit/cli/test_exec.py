@@ -7,10 +7,10 @@ import sys
 import textwrap
 
 import pytest
-from asf_lib.engine import podman, state
 
 from asf_cli import exec as cli_exec
 from asf_cli.errors import CliError
+from asf_lib.engine import podman, state
 
 
 def request(*command, tty=False):

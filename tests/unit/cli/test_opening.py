@@ -5,11 +5,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from asf_lib.core.errors import GateError
-from asf_lib.core.redact import Redactor
 
 from asf_cli import attach, errors, main, opening, play, runner
 from asf_cli.errors import CliError
+from asf_lib.core.errors import GateError
+from asf_lib.core.redact import Redactor
 
 PROBE = {"id": "p", "invariant": 1, "vantage": "inside", "expect": "e", "verdict": "pass", "evidence": {}}
 

@@ -180,6 +180,6 @@ def test_run_directories_of_the_dead_are_swept(run, account):
 
 def test_bare_names_are_never_looked_up_here(run, tmp_path):
     (tmp_path / "cwd" / "evil.yml").write_text("- hosts: localhost\n  tasks: []\n")
-    code, out, err = run("evil.yml")
+    code, _out, err = run("evil.yml")
     assert code == errors.USAGE and "./evil.yml" in err
     assert run("opne.yml", "-e", "agent=a")[2].count("did you mean open.yml?") == 1
