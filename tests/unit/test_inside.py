@@ -194,6 +194,17 @@ def test_denials_count_only_beside_their_control():
     assert bad(report(sock_control="unix=ENOSYS inet=ok inet6=ok netlink=ok"))["sock-vsock"] == "inconclusive"
 
 
+def test_a_brokered_session_without_a_name_to_ask_for_has_the_front_as_control():
+    plan = copy.deepcopy(PLAN)
+    plan["probes"]["allow"] = None
+    assert bad(report(), plan) == {}
+    refused = bad(report(front_control="401"), plan)
+    assert refused == {"front-control": "fail", "proxy-deny": "inconclusive", "front-refuses": "inconclusive"}
+    plan["probes"]["front"] = None
+    dead = f"{L1}/tcp=connected {L2}/tcp=ECONNREFUSED"
+    assert bad(report(reach=dead), plan)["proxy-deny"] == "inconclusive"
+
+
 def test_a_live_session_is_answered_by_a_fresh_process():
     rep = report(pid1_opaque="environ=EACCES mem=EACCES")
     rep["pid"] = 77

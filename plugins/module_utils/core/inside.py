@@ -111,11 +111,13 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("no-sockets", 1, "no socket of an engine or of the host is in reach", rules.exactly("found=0")),
 )
 
-#: Probe → the control beside which alone its pass counts: a network that is down refuses everything.
-DEPENDS = {
-    "unreach": "reach", "closed": "reach", "dns-silent": "reach", "proxy-deny": "proxy-allow",
-    "front-refuses": "front-control", "sock-families": "sock-control", "sock-vsock": "sock-control",
-    "sock-highbits": "sock-control", "sock-netlink": "sock-control",
+#: Probe → the controls beside which alone its pass counts, the first that this plan has: what is down refuses
+#: everything. Where nothing may be reached through the proxy, the front is the control, or the listeners are.
+DEPENDS: Dict[str, Tuple[str, ...]] = {
+    "unreach": ("reach",), "closed": ("reach",), "dns-silent": ("reach",),
+    "proxy-deny": ("proxy-allow", "front-control", "reach"), "front-refuses": ("front-control",),
+    "sock-families": ("sock-control",), "sock-vsock": ("sock-control",),
+    "sock-highbits": ("sock-control",), "sock-netlink": ("sock-control",),
 }
 
 
@@ -147,8 +149,8 @@ def judge(report: Any, gate_plan: Mapping[str, Any], first: Optional[bool] = Non
     verdicts = {row.id: _judge_row(row, checks.get(row.id), gate_plan) for row in rows}
     for row in rows:
         verdict, evidence = verdicts[row.id]
-        control = DEPENDS.get(row.id)
-        if verdict == PASS and control in verdicts and verdicts[control][0] != PASS:
+        control = next((name for name in DEPENDS.get(row.id, ()) if name in verdicts), None)
+        if verdict == PASS and control and verdicts[control][0] != PASS:
             verdict, evidence = INCONCLUSIVE, f"its control {control} did not pass; {evidence}"
         out.append(result(row.id, row.invariant, "inside", row.expect, verdict, terminal(evidence, EVIDENCE_LIMIT)))
     return out
