@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import importlib.util
 import io
 import json
+import logging
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -198,3 +201,93 @@ def test_refusals_have_exit_codes_of_their_own(monkeypatch, capsys):
     monkeypatch.setattr(launch, "REQUIRED", "/nonexistent/master")
     assert launch.main([]) == launch.BAD_SECRET
     assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["refused", "refused"]
+
+
+# --- what the broker serves ---
+
+
+class Route:
+    def __init__(self, path=None, inner=None):
+        self.path = path
+        if inner is not None:
+            self.original_router = types.SimpleNamespace(routes=inner)
+
+
+def test_only_wanted_routes_stay_also_inside_of_included_routers():
+    """Case B1."""
+    inner = [Route("/v1/models"), Route("/key/generate")]
+    routes = [Route("/docs"), Route(inner=inner), Route("/v1/messages"), Route(inner=[Route("/config/update")])]
+    assert launch.keep(routes, {"/v1/models", "/v1/messages"}) == {"/v1/models", "/v1/messages"}
+    assert len(routes) == 2 and [route.path for route in inner] == ["/v1/models"]
+
+
+def answers(app, path, raw=None, kind="http"):
+    """Status and body that an ASGI application gives."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": kind, "path": path, **({"raw_path": raw} if raw is not None else {})}
+    asyncio.run(app(scope, None, send))
+    return sent
+
+
+async def echo(scope, receive, send):
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"x-echo", b"key sk-secret-1")]})
+    await send({"type": "http.response.body", "body": b'{"error": "sk-secret-1 is wrong"}', "more_body": False})
+
+
+@pytest.mark.parametrize(
+    ("path", "raw"),
+    [
+        ("/key/generate", b"/key/generate"),
+        ("/v1/models/", b"/v1/models/"),
+        ("//v1/models", b"//v1/models"),
+        ("/v1/models", b"/v1/%6dodels"),
+        ("/v1/messages/../models", b"/v1/messages/../models"),
+    ],
+)
+def test_other_paths_and_odd_spellings_never_reach_litellm(path, raw):
+    """Case B1."""
+    sent = answers(launch.Narrow(echo, launch.PATHS), path, raw)
+    assert sent[0]["status"] == 404 and int(dict(sent[0]["headers"])[b"content-length"]) == len(sent[1]["body"])
+
+
+def test_websockets_are_closed_and_wanted_paths_pass():
+    app = launch.Narrow(echo, launch.PATHS)
+    assert answers(app, "/v1/responses", kind="websocket")[0]["type"] == "websocket.close"
+    assert answers(app, "/v1/models", b"/v1/models")[0]["status"] == 401
+
+
+def test_an_answer_that_quotes_a_key_is_masked_without_changing_its_length():
+    """Case B5."""
+    start, body = answers(launch.Masked(echo, ["sk-secret-1"]), "/v1/models")
+    assert start["headers"] == [(b"x-echo", b"key ***********")]
+    assert body["body"] == b'{"error": "*********** is wrong"}'
+
+
+def test_start_up_is_complete_only_after_the_warm_up():
+    order = []
+
+    async def app(scope, receive, send):
+        await send({"type": "lifespan.startup.complete"})
+
+    async def warm():
+        order.append("warm")
+
+    async def send(message):
+        order.append(message["type"])
+
+    asyncio.run(launch.Warmed(app, warm)({"type": "lifespan"}, None, send))
+    assert order == ["warm", "lifespan.startup.complete"]
+
+
+def test_log_lines_are_one_bounded_json_line_without_traceback(capsys):
+    try:
+        raise ValueError("inner")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "bad\x1b[31m\n%s", ("y" * 2000,), sys.exc_info())
+    launch.OneLine().emit(record)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1 and len(out) < 800 and "\x1b" not in out and json.loads(out)["event"] == "log"

@@ -15,6 +15,7 @@ import contextlib
 import gc
 import io
 import json
+import logging
 import os
 import sys
 import time
@@ -23,7 +24,12 @@ import urllib.parse
 CONFIG = "/asf/broker/litellm.yaml"
 SECRETS = {"/run/secrets/asf-master": "LITELLM_MASTER_KEY", "/run/secrets/asf-provider": "ASF_PROVIDER_KEY"}
 REQUIRED = "/run/secrets/asf-master"
+#: All that the broker serves: what the front lets through, and the sign of life.
+PATHS = frozenset(
+    "/v1/messages /v1/messages/count_tokens /v1/chat/completions /v1/responses /v1/models /health/liveliness".split()
+)
 USAGE_ERROR, BAD_SECRET = 64, 78
+LINE_LIMIT = 600  # characters of a log line
 WARM_LIMIT = 10.0  # seconds; a broker that could not warm itself still serves
 
 
@@ -126,6 +132,74 @@ def warm_bodies(model):
     yield "/v1/responses", {"model": model, "stream": True, "input": "warm"}
 
 
+class Narrow:
+    """The application for exact paths only; anything else never reaches it (case B1, behind the front's own list)."""
+
+    def __init__(self, app, paths):
+        self._app, self._paths = app, paths
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._allowed(scope)):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            head = [(b"content-type", b"application/json"), (b"content-length", b"21")]
+            await send({"type": "http.response.start", "status": 404, "headers": head})
+            await send({"type": "http.response.body", "body": b'{"error":"not-found"}'})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _allowed(self, scope):
+        return scope["path"] in self._paths and scope.get("raw_path", scope["path"].encode()) == scope["path"].encode()
+
+
+class Masked:
+    """The application without the given secrets in what it answers (case B5): providers echo keys in their errors.
+
+    Each is overwritten by as many asterisks, so that no length changes. One that two pieces of a stream tear apart is
+    left to the front, which looks at whole error bodies.
+    """
+
+    def __init__(self, app, values):
+        self._app, self._values = app, [value.encode() for value in values]
+
+    def _clean(self, data):
+        for value in self._values:
+            if value in data:
+                data = data.replace(value, b"*" * len(value))
+        return data
+
+    async def __call__(self, scope, receive, send):
+        async def masked(message):
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [(name, self._clean(value)) for name, value in message["headers"]]}
+            elif message["type"] == "http.response.body":
+                message = {**message, "body": self._clean(message.get("body", b""))}
+            await send(message)
+
+        await self._app(scope, receive, masked)
+
+
+class OneLine(logging.Handler):
+    """Everything that LiteLLM and its libraries log, as one bounded JSON line without the traceback."""
+
+    def emit(self, record):
+        try:
+            text = record.getMessage()[:LINE_LIMIT]
+        except (TypeError, ValueError):
+            text = str(record.msg)[:LINE_LIMIT]
+        say("log", level=record.levelname, logger=record.name[:60], text=text)
+
+
+def quiet():
+    """Send every logger to ``OneLine``; only errors pass. Called after the import, which sets up LiteLLM's own."""
+    logging.root.handlers[:] = [OneLine()]
+    logging.root.setLevel(logging.ERROR)
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and (logger.handlers or name.startswith(("LiteLLM", "uvicorn"))):
+            logger.handlers[:], logger.propagate = [], True
+            logger.setLevel(logging.ERROR)
+
+
 class Warmed:
     """The application, warmed after its start-up and before the server listens: uvicorn binds when that is complete."""
 
@@ -156,9 +230,8 @@ async def warm(app, key, started):
                 answers[path] = [status, round((time.monotonic() - sent) * 1000)]
     except Exception as error:  # the broker serves all the same, only its first answer is slower
         answers["error"] = type(error).__name__
+    gc.freeze()  # without a collection first: it takes as long as a tenth of the import and frees little
     gc.enable()
-    gc.collect()
-    gc.freeze()
     now = time.monotonic()
     say("ready", warm_ms=round((now - begun) * 1000), after_ms=round((now - started) * 1000), warm=answers)
 
@@ -230,11 +303,32 @@ def _usage_log():
     return UsageLog()
 
 
+def keep(routes, wanted):
+    """Take every route but the wanted paths out of a list of routes, in place; returns the paths that stay.
+
+    LiteLLM has 600 more, and its web framework prepares every one at the first request: most of what that one costs.
+    Routes that LiteLLM registers later, on demand, are not in the list yet; ``Narrow`` is what refuses the others.
+    """
+    found, kept = set(), []
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        paths = keep(inner.routes, wanted) if inner is not None else {getattr(route, "path", None)} & wanted
+        if paths:
+            kept.append(route)
+            found |= paths
+    routes[:] = kept
+    return found
+
+
 def install(server):
-    """Register the usage log with LiteLLM. ``server``: the imported ``litellm.proxy.proxy_server``."""
+    """The application with the usage log, and without the routes that no agent uses.
+
+    ``server`` is the imported ``litellm.proxy.proxy_server``.
+    """
     import litellm
 
     litellm.callbacks.append(_usage_log())
+    keep(server.app.router.routes, PATHS)
     return server.app
 
 
@@ -259,12 +353,12 @@ def main(argv):
     import uvicorn
     from litellm.proxy import proxy_server
 
+    quiet()
     app = install(proxy_server)
     say("imported", after_ms=round((time.monotonic() - started) * 1000))
-    uvicorn.run(
-        Warmed(app, lambda: warm(app, keys["LITELLM_MASTER_KEY"], started)),
-        host=address, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=2,
-    )
+    served = Masked(Narrow(app, PATHS), keys.values())
+    served = Warmed(served, lambda: warm(app, keys["LITELLM_MASTER_KEY"], started))
+    uvicorn.run(served, host=address, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=2)
     return 0
 
 
