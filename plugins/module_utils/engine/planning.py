@@ -234,7 +234,10 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
             doc = _refuse_edited(record["plan"], plan, record)
             return Result(doc, True, False, named, [], warnings, [f"{session} is open"], record.get("evidence"))
         if view in ("opening", "closing"):
-            raise EngineError(f"session {session} is {view} by another process", code="busy", remedy="wait for it")
+            raise EngineError(
+                f"session {session} is {view} by process {state.holder(record)}", key="session", code="busy",
+                remedy="wait for it, or end that process and open again",
+            )
         missing = _missing_volumes(podman, plan)
         if check_mode:
             doc = _checked(plan)

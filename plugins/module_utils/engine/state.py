@@ -191,6 +191,12 @@ def controllers(record: Optional[Record]) -> list[procs.Identity]:
     return [who for who in parsed if who is not None]
 
 
+def holder(record: Optional[Record]) -> Optional[int]:
+    """Pid of the living process that works on the session, the outermost one (asf-play); None when all are dead."""
+    living = [who.pid for who in controllers(record) if procs.alive(who)]
+    return living[-1] if living else None
+
+
 def describe(session: str, record: Optional[Record], containers: list[Container]) -> dict[str, Any]:
     """One row of ``asf-play ls``: session, agent, name, mode, isolation, state, and why it is broken."""
     labels: Mapping[str, str] = next((one.labels for one in containers), {})

@@ -75,7 +75,7 @@ def _busy(session: str, record: Optional[Record]) -> None:
     mine = set(procs.controllers())
     if others and not mine.intersection(others):
         raise EngineError(
-            f"session {session} is being opened by process {others[0].pid}",
+            f"session {session} is being opened by process {others[-1].pid}",
             key="session",
             remedy="wait until it is open, or end that process, then close again",
             code="busy",
