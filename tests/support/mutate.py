@@ -17,11 +17,11 @@ from typing import Any
 from unittest import mock
 
 import yaml
+
 from asf_lib.core.errors import AsfError
-from asf_lib.engine import bringup, images, planning, plandoc, state, teardown, verification, wiring
+from asf_lib.engine import bringup, images, plandoc, planning, state, teardown, verification, wiring
 from asf_lib.engine.plandoc import PlanDocument
 from asf_lib.engine.podman import Podman
-
 from support.product import Home, SessionFactory
 
 Plan = dict[str, Any]
