@@ -2,7 +2,8 @@
 """Inside probes on real Podman: what each of them guards is really broken, and verification fails by that probe.
 
 A case names what was changed and the verdicts that must follow. `MUTATIONS` says for every inside probe which tests
-show that it can fail; the security model's table is made of it.
+show that it can fail; the security model's table is made of it. Of the published cases these probes guard N1
+(`dns-silent`), N9 (`caps`), N11 (`sock-vsock`), P12 (`unreach`); L6 and L7 are mutations of Caddy.
 """
 
 from __future__ import annotations
