@@ -148,6 +148,8 @@ def _running(podman: Podman, name: str) -> Json:
 def start(podman: Podman, doc: PlanDocument, role: str, check_mode: bool = False) -> Json:
     """Start one initialized container; ``{changed, actions}``."""
     name = doc.names()[role]
+    if check_mode and not present(podman, doc):
+        return {"changed": True, "actions": [f"would start {name}"]}
     status = _running(podman, name)["Status"].lower()
     if status == "running":
         return {"changed": False, "actions": [f"{name} runs already"]}
