@@ -63,28 +63,89 @@ def _plain_provider(world: World) -> None:
 # ---- B1, B3: what the front lets through
 
 MANAGEMENT = (
-    "/key/generate", "/key/info", "/user/new", "/model/new", "/model/info", "/v1/model/info", "/config/update",
-    "/get/config/callbacks", "/health", "/health/liveliness", "/health/readiness", "/docs", "/redoc", "/openapi.json",
-    "/metrics", "/routes", "/ui", "/ui/", "/sso/key/generate", "/global/spend", "/", "/test", "/settings",
+    "/key/generate",
+    "/key/info",
+    "/user/new",
+    "/model/new",
+    "/model/info",
+    "/v1/model/info",
+    "/config/update",
+    "/get/config/callbacks",
+    "/health",
+    "/health/liveliness",
+    "/health/readiness",
+    "/docs",
+    "/redoc",
+    "/openapi.json",
+    "/metrics",
+    "/routes",
+    "/ui",
+    "/ui/",
+    "/sso/key/generate",
+    "/global/spend",
+    "/",
+    "/test",
+    "/settings",
 )
 PASS_THROUGH = (
-    "/anthropic/v1/messages", "/openai/v1/chat/completions", "/vertex_ai/v1/projects", "/gemini/v1beta/models/x",
-    "/bedrock/model/x/invoke", "/cohere/v1/chat", "/v1/embeddings", "/v1/files", "/v1/images/generations",
-    "/v1/completions", "/v1/batches", "/v1/assistants", "/v1/threads", "/v1/responses", "/v1/chat/completions",
-    "/v1/rerank", "/v1/moderations", "/v1/audio/speech", "/v1/fine_tuning/jobs", "/mcp/", "/v1/mcp/server",
-    "/engines/x/chat/completions", "/messages", "/v1/messages/batches",
+    "/anthropic/v1/messages",
+    "/openai/v1/chat/completions",
+    "/vertex_ai/v1/projects",
+    "/gemini/v1beta/models/x",
+    "/bedrock/model/x/invoke",
+    "/cohere/v1/chat",
+    "/v1/embeddings",
+    "/v1/files",
+    "/v1/images/generations",
+    "/v1/completions",
+    "/v1/batches",
+    "/v1/assistants",
+    "/v1/threads",
+    "/v1/responses",
+    "/v1/chat/completions",
+    "/v1/rerank",
+    "/v1/moderations",
+    "/v1/audio/speech",
+    "/v1/fine_tuning/jobs",
+    "/mcp/",
+    "/v1/mcp/server",
+    "/engines/x/chat/completions",
+    "/messages",
+    "/v1/messages/batches",
 )
 # Ways to spell a path that a matcher on cleaned, decoded or lower-cased paths would take for another one.
 SPELLINGS = (
-    "//key/generate", "/./key/generate", "/v1/messages/../../key/generate", "/key/generate/../../v1/messages",
-    "/v1/messages/%2e%2e/%2e%2e/key/generate", "/%6bey/generate", "/v1/messages%2f..%2f..%2fkey/generate",
-    "/v1/messages;/key/generate", "/v1/messages/", "/v1//messages", "/V1/MESSAGES", "/v1/messages%00", "/v1/messages#x",
-    "/v1/messages?beta=true&x=1", "/v1/messages?api_key=x", "/v1/messages?", "/v1/messages%3fbeta=true",
-    "/v1/messages\\..\\..\\key\\generate", "http://front:4000/key/generate", "http://front:4000/v1/messages",
-    "http://198.18.0.6:4000/v1/messages", "*", "/v1/messages ", "/%76%31/messages", "/v1/%6dessages",
+    "//key/generate",
+    "/./key/generate",
+    "/v1/messages/../../key/generate",
+    "/key/generate/../../v1/messages",
+    "/v1/messages/%2e%2e/%2e%2e/key/generate",
+    "/%6bey/generate",
+    "/v1/messages%2f..%2f..%2fkey/generate",
+    "/v1/messages;/key/generate",
+    "/v1/messages/",
+    "/v1//messages",
+    "/V1/MESSAGES",
+    "/v1/messages%00",
+    "/v1/messages#x",
+    "/v1/messages?beta=true&x=1",
+    "/v1/messages?api_key=x",
+    "/v1/messages?",
+    "/v1/messages%3fbeta=true",
+    "/v1/messages\\..\\..\\key\\generate",
+    "http://front:4000/key/generate",
+    "http://front:4000/v1/messages",
+    "http://198.18.0.6:4000/v1/messages",
+    "*",
+    "/v1/messages ",
+    "/%76%31/messages",
+    "/v1/%6dessages",
 )
 TOKENS: tuple[dict[str, str], ...] = (
-    {"Authorization": "Bearer {token}"}, {"x-api-key": "{token}"}, {}, {"Authorization": "Bearer wrong"},
+    {"Authorization": "Bearer {token}"},
+    {"x-api-key": "{token}"},
+    {},
+    {"Authorization": "Bearer wrong"},
 )
 
 
@@ -113,7 +174,9 @@ def test_B1_methods_and_bodies(anthropic: Session) -> None:
         Request("/v1/messages", good, headers={**bearer, "Content-Encoding": "gzip"}),
         Request("/v1/messages", good, headers={**bearer, "content-type": "text/plain"}),  # two types
         Request("/v1/models", method="CONNECT", headers=bearer),
-        Request("/v1/models", method="GET", headers={**bearer, "X-HTTP-Method-Override": "POST", "Content-Length": "x"}),
+        Request(
+            "/v1/models", method="GET", headers={**bearer, "X-HTTP-Method-Override": "POST", "Content-Length": "x"}
+        ),
     ]
     for request, answer in zip(wrong, ask(anthropic, *wrong), strict=True):
         assert 400 <= answer.status < 500, (request, answer)
@@ -125,13 +188,23 @@ def test_B1_methods_and_bodies(anthropic: Session) -> None:
 def test_the_token_in_either_header(anthropic: Session) -> None:
     """One of the two forms, or both alike; nothing else opens."""
     good: list[dict[str, str]] = [
-        {"Authorization": "Bearer {token}"}, {"x-api-key": "{token}"}, {"authorization": "bearer {token}"},
+        {"Authorization": "Bearer {token}"},
+        {"x-api-key": "{token}"},
+        {"authorization": "bearer {token}"},
         {"Authorization": "Bearer {token}", "X-Api-Key": "{token}"},
     ]
     bad: list[dict[str, str]] = [
-        {}, {"Authorization": ""}, {"Authorization": "Bearer"}, {"Authorization": "Bearer "}, {"x-api-key": ""},
-        {"Authorization": "{token}"}, {"Authorization": "Basic {token}"}, {"Authorization": "Bearer {token}x"},
-        {"Authorization": "Bearer {token}", "x-api-key": "other"}, {"api-key": "{token}"}, {"Cookie": "token={token}"},
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"x-api-key": ""},
+        {"Authorization": "{token}"},
+        {"Authorization": "Basic {token}"},
+        {"Authorization": "Bearer {token}x"},
+        {"Authorization": "Bearer {token}", "x-api-key": "other"},
+        {"api-key": "{token}"},
+        {"Cookie": "token={token}"},
         {"Authorization": "Bearer {token}", "authorization": "Bearer {token}"},
     ]
     control = "/asf/control"
@@ -153,8 +226,11 @@ def test_B3_models_that_are_not_declared(openai: Session, world: World) -> None:
         assert 400 <= answer.status < 500, (request.body, answer)
     # LiteLLM takes these from a body as a way to another host, key or provider.
     extra: list[dict[str, Any]] = [
-        {"api_base": "https://docs.example.com/v1"}, {"base_url": "https://docs.example.com/v1"},
-        {"api_key": "stolen"}, {"custom_llm_provider": "anthropic"}, {"fallbacks": ["gpt-secret"]},
+        {"api_base": "https://docs.example.com/v1"},
+        {"base_url": "https://docs.example.com/v1"},
+        {"api_key": "stolen"},
+        {"custom_llm_provider": "anthropic"},
+        {"fallbacks": ["gpt-secret"]},
     ]
     ask(openai, *[chat(**more) for more in extra])
     world.settle()
@@ -171,7 +247,9 @@ def test_B3_models_that_are_not_declared(openai: Session, world: World) -> None:
 def test_messages_reach_the_provider_with_the_providers_key(anthropic: Session, world: World) -> None:
     """Whole, streamed, counted; only the provider sees the key, and it sees no token."""
     mark = world.mark()
-    count = Request("/v1/messages/count_tokens?beta=true", {"model": "claude-test", "messages": message().body["messages"]})
+    count = Request(
+        "/v1/messages/count_tokens?beta=true", {"model": "claude-test", "messages": message().body["messages"]}
+    )
     whole, stream, counted, models = ask(anthropic, message(), message(stream=True), count, Request("/v1/models"))
     assert whole.status == stream.status == models.status == 200, (whole, stream, models)
     assert "hello from the test provider" in whole.body
@@ -221,15 +299,30 @@ def test_N8_the_broker_has_no_other_way_out(anthropic: Session, world: World) ->
     """By itself nothing but L3; through L3 the provider's name on its port, decided before DNS."""
     mark = world.mark()
     elsewhere = [
-        (addresses.SITE, 443), (addresses.PROVIDER, 443), (addresses.HOST, 22), (addresses.HOST_PUBLIC, 443),
-        (addresses.RESOLVER, 53), (addresses.METADATA, 80), ("169.254.1.2", 443), ("10.0.2.2", 443), ("10.0.2.3", 53),
-        L1, L2, ("198.18.0.2", 4000), ("198.18.0.5", 22), ("198.18.0.5", 4000), ("2001:db8::10", 443),
+        (addresses.SITE, 443),
+        (addresses.PROVIDER, 443),
+        (addresses.HOST, 22),
+        (addresses.HOST_PUBLIC, 443),
+        (addresses.RESOLVER, 53),
+        (addresses.METADATA, 80),
+        ("169.254.1.2", 443),
+        ("10.0.2.2", 443),
+        ("10.0.2.3", 53),
+        L1,
+        L2,
+        ("198.18.0.2", 4000),
+        ("198.18.0.5", 22),
+        ("198.18.0.5", 4000),
+        ("2001:db8::10", 443),
     ]
     tried = anthropic.in_netns("broker", lambda: [probe_tools.tcp(host, port, 2) for host, port in elsewhere], 60)
     assert all(result in ("unreachable", "refused") for result in tried), dict(zip(elsewhere, tried, strict=True))
     targets = {
-        "docs.example.com:443": "denied-name", "api.openai.com:443": "denied-name", "api.anthropic.com:22": "denied-port",
-        "api.anthropic.com.example.com:443": "denied-name", f"{addresses.PROVIDER}:443": "denied-name",
+        "docs.example.com:443": "denied-name",
+        "api.openai.com:443": "denied-name",
+        "api.anthropic.com:22": "denied-port",
+        "api.anthropic.com.example.com:443": "denied-name",
+        f"{addresses.PROVIDER}:443": "denied-name",
     }
     asked = anthropic.in_netns("broker", lambda: [probe_tools.connect(L3, target) for target in targets], 60)
     found = {target: (a["status"], a["headers"].get("x-asf-proxy")) for target, a in zip(targets, asked, strict=True)}
@@ -238,7 +331,9 @@ def test_N8_the_broker_has_no_other_way_out(anthropic: Session, world: World) ->
         assert found[target][1] in (expected, "denied-address"), found
     world.settle()
     assert world.dns_names(mark) == set() and world.accepts(mark) == []
-    through = anthropic.in_netns("broker", lambda: probe_tools.tls_through(L3, "api.anthropic.com:443", path="/v1/models"))
+    through = anthropic.in_netns(
+        "broker", lambda: probe_tools.tls_through(L3, "api.anthropic.com:443", path="/v1/models")
+    )
     assert through["tls"] == "ok", through
 
 
@@ -286,7 +381,9 @@ def test_errors_keep_their_status_and_shape(anthropic: Session, openai: Session,
     """A client tells a rate limit from a wrong key by status and shape."""
     for status in (401, 404, 429):
         world.provider_errors({"status": status, "message": "no"})
-        assert [answer.status for answer in ask(anthropic, message()) + ask(openai, chat(), responses())] == [status] * 3
+        assert [answer.status for answer in ask(anthropic, message()) + ask(openai, chat(), responses())] == [
+            status
+        ] * 3
     answer = ask(anthropic, message())[0]
     assert json.loads(answer.body)["type"] == "error" and answer.error["type"] == "rate_limit_error"
     assert set(ask(openai, chat())[0].error) >= {"message", "type", "code"}

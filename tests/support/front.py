@@ -46,7 +46,10 @@ class Request:
     def text(self) -> str:
         """The bytes on the wire."""
         body = "" if self.body is None else json.dumps(self.body)
-        lines = [f"{self.method or ('GET' if self.body is None else 'POST')} {self.target} HTTP/1.1", "Host: front:4000"]
+        lines = [
+            f"{self.method or ('GET' if self.body is None else 'POST')} {self.target} HTTP/1.1",
+            "Host: front:4000",
+        ]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         if body:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]

@@ -265,6 +265,12 @@ class SessionFactory:
         """True when this test run has tried to open any session."""
         return SessionFactory._count > 0
 
+    def adopt(self, agent: str, name: str | None = None) -> Session:
+        """A session that the test opens in a way of its own; it is closed at the end like the others."""
+        session = Session(self.home, agent, name or self.new_name(), {})
+        self._tried.append(session)
+        return session
+
     def attempt(
         self,
         agent: str,
@@ -275,8 +281,7 @@ class SessionFactory:
         env: Mapping[str, str] | None = None,
     ) -> tuple[Completed, Session]:
         """Try to open; whatever came of it is closed at the end."""
-        session = Session(self.home, agent, name or self.new_name(), {})
-        self._tried.append(session)
+        session = self.adopt(agent, name)
         tail = ["--", *command] if command else []
         argv = ["open.yml", *session.selector(), "--json", "--detach", *args, *tail]
         done = asf_play(*argv, home=self.home, timeout=timeout, env=env)

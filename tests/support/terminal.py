@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""A command in a terminal of its own, driven as a user would: wait for text, type, read the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+# ECMA-48 control sequences, and the window titles that shells set.
+_CONTROL = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[()][0-9A-B]|[=>])")
+
+
+@dataclass
+class Terminal:
+    """The user's side. `text` is everything that was shown so far, without control sequences."""
+
+    process: subprocess.Popen[bytes]
+    handle: int
+    raw: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """What the user has seen."""
+        return _CONTROL.sub("", self.raw.decode("utf-8", "replace")).replace("\r", "")
+
+    def type(self, text: str) -> None:
+        """Press keys; the enter key is a carriage return."""
+        os.write(self.handle, text.replace("\n", "\r").encode())
+
+    def expect(self, pattern: str, timeout: float = 60, since: int = 0) -> int:
+        """Wait for a pattern in the text after offset `since`; returns where its match ends.
+
+        :raises AssertionError: it did not come
+        """
+        deadline = time.monotonic() + timeout
+        while not (match := re.compile(pattern).search(self.text, since)):
+            left = deadline - time.monotonic()
+            assert left > 0, f"no {pattern!r} within {timeout} s: {self.text[since:]}"
+            assert self._read(left), f"the terminal closed before {pattern!r}: {self.text[since:]}"
+        return match.end()
+
+    def wait(self, timeout: float = 60) -> int:
+        """Read on until the command has ended; its exit code."""
+        deadline = time.monotonic() + timeout
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it goes on after {timeout} s: {self.text[-3000:]}"
+            self._read(0.2)
+        while self._read(0.2):
+            pass
+        return int(self.process.returncode)
+
+    def _read(self, timeout: float) -> bool:
+        if not select.select([self.handle], [], [], min(timeout, 1))[0]:
+            return self.process.poll() is None
+        try:
+            block = os.read(self.handle, 65536)
+        except OSError as error:
+            if error.errno == errno.EIO:  # the last process with this terminal is gone
+                return False
+            raise
+        self.raw += block
+        return bool(block)
+
+
+@contextlib.contextmanager
+def terminal(argv: Sequence[str], env: Mapping[str, str], rows: int = 40, columns: int = 120) -> Iterator[Terminal]:
+    """Run `argv` as the leader of a session on a new pseudo-terminal; hung up and killed at the end of the block."""
+    handle, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    # setsid --ctty makes the terminal the controlling one; a preexec_fn would do the same less safely
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *argv],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env={**env, "TERM": "xterm-256color"},
+    )
+    os.close(other)
+    try:
+        yield Terminal(process, handle)
+    finally:
+        os.close(handle)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait(10)
