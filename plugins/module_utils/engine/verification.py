@@ -57,16 +57,21 @@ def _merge(first: List[Json], later: List[Json]) -> List[Json]:
     return list(merged.values())
 
 
-def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) -> Json:
-    record = state.read(doc.session) or {}
-    bad = probes.blocking(results)
+def _written(doc: PlanDocument, record: Json, results: List[Json], nonce: str, began: float) -> Json:
+    """The verification report, which also lies in the evidence from now on, whatever it says."""
     report = {
-        "version": 1, "session": doc.session, "plan_digest": doc.digest, "ok": not bad, "nonce": nonce,
+        "version": 1, "session": doc.session, "plan_digest": doc.digest, "nonce": nonce, "ok": not probes.blocking(results),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.monotonic() - began, 3),
         "probes": results,
     }
     if record:
         state.evidence_of(record).write("verification.json", report)
+    return report
+
+
+def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) -> Json:
+    record = state.read(doc.session) or {}
+    report, bad = _written(doc, record, results, nonce, began), probes.blocking(results)
     if bad:
         error = VerifyError(
             f"{len(bad)} of {len(results)} probes did not pass: " + ", ".join(r["id"] for r in bad[:8]),
@@ -90,11 +95,19 @@ def verify(podman: Podman, doc: PlanDocument) -> Json:
     results = outside(podman, doc, chosen, agent_started=live)
     if probes.blocking(results):
         return _conclude(doc, results, "", began)
-    if live:
-        report = _live_report(podman, doc)
-        return _conclude(doc, _merge(results, _inside(doc, report, first=False)), str(report.get("nonce", "")), began)
-    state.begin_step(doc.session, "gate")
-    report, later = _first_report(podman, doc, chosen)
+    try:
+        if live:
+            report = _live_report(podman, doc)
+            later = _inside(doc, report, first=False)
+        else:
+            state.begin_step(doc.session, "gate")
+            report, later = _first_report(podman, doc, chosen)
+    except GateError as error:
+        # What was seen from outside stays on record, and that the inside could not be seen.
+        silent = probes.result("gate-report", 3, "inside", "the gate reports", "inconclusive", error.message)
+        error.results = [*results, silent]  # type: ignore[attr-defined]
+        _written(doc, record, error.results, "", began)  # type: ignore[attr-defined]
+        raise
     return _conclude(doc, _merge(results, later), str(report.get("nonce", "")), began)
 
 
