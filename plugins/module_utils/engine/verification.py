@@ -60,7 +60,8 @@ def _merge(first: List[Json], later: List[Json]) -> List[Json]:
 def _written(doc: PlanDocument, record: Json, results: List[Json], nonce: str, began: float) -> Json:
     """The verification report, which also lies in the evidence from now on, whatever it says."""
     report = {
-        "version": 1, "session": doc.session, "plan_digest": doc.digest, "nonce": nonce, "ok": not probes.blocking(results),
+        "version": 1, "session": doc.session, "plan_digest": doc.digest, "nonce": nonce,
+        "ok": not probes.blocking(results),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.monotonic() - began, 3),
         "probes": results,
     }
