@@ -118,6 +118,22 @@ def test_the_controller_is_the_outer_process_of_that_name(tmp_path: Path, depth:
     assert nearest == outer
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/usr/bin/python3 /venv/bin/asf-play open.yml", "asf-play"),
+        ("python3 -m asf_cli open.yml", "asf_cli"),
+        ("/venv/bin/python3 -P -c code /venv/bin/ansible-playbook -i x", "ansible-playbook"),
+        ("/usr/bin/ansible-playbook site.yml", "ansible-playbook"),
+        ("python3 other.py a b c d asf-play", "python3"),
+        ("vim asf-play", "vim"),
+        ("", ""),
+    ],
+)
+def test_a_controller_is_known_by_its_command_line(line: str, name: str) -> None:
+    assert procs.program(line.encode().split()) == name
+
+
 def test_without_a_controller_it_is_the_caller() -> None:
     if procs.controllers() != [procs.identity()]:
         pytest.skip("these tests run below a controller themselves")

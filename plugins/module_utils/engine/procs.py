@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
-#: Programs that drive a session; the record of a session names those that were above the module.
-CONTROLLERS = ("ansible-playbook", "ansible", "ansible-runner", "asf-play")
+#: Programs and modules that drive a session; the record of a session names those that were above the module.
+CONTROLLERS = ("ansible-playbook", "ansible", "ansible-runner", "asf-play", "asf_cli")
 _DEAD = ("Z", "X", "x")
 
 
@@ -85,11 +85,16 @@ def _program(pid: int) -> str:
             words = handle.read(4096).split(b"\0")
     except OSError:
         return ""
+    return program(words)
+
+
+def program(words: Sequence[bytes]) -> str:
+    """Name of what a command line runs: a program, or an interpreter's script or module."""
     names = [os.path.basename(word).decode("utf-8", "replace") for word in words if word]
     if not names:
         return ""
     if names[0].startswith("python"):
-        # Options such as -I or -X utf8 may stand between the interpreter and its script.
+        # Options such as -I or -X utf8, or a short program that runs the script, may stand between.
         return next((name for name in names[1:6] if name in CONTROLLERS), names[0])
     return names[0]
 
