@@ -127,7 +127,7 @@ def close(request: argparse.Namespace, reporter: play.Reporter) -> play.Reporter
     """Run close.yml for the session of the request; returns what it reported. It goes on at a first Ctrl-C."""
     book = paths.content() / "playbooks" / "close.yml"
     given = {key: request.variables[key] for key in ("agent", "session", "asf_home") if key in request.variables}
-    after = play.Reporter(reporter.progress, play.redactor(), request.verbosity)
+    after = play.Reporter(reporter.progress, request)
     run = runner.Run(playbook=book, variables=given, verbosity=request.verbosity)
     try:
         play.execute(run, after, patient=True)

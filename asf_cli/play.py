@@ -24,19 +24,23 @@ _NEED_AGENT = ("open.yml", "build.yml", "verify.yml", "close.yml")
 class Reporter:
     """Feeds an outcome from runner's events and shows it. Redacts before anything is shown or kept."""
 
-    def __init__(self, progress: Progress, redactor: Any, verbosity: int, diff: bool = False) -> None:
+    def __init__(self, progress: Progress, request: argparse.Namespace, diff: bool = False) -> None:
         self.progress = progress
+        self._home = request.variables.get("asf_home")
         self.outcome = Outcome(began=time.monotonic())
-        self._redactor = redactor
-        self._verbosity = verbosity
+        self._redactor: Any = None
+        self._verbosity = request.verbosity
         self._diff = diff
         self._warned = 0
         progress.phase("start", "Ansible", self.outcome.began)
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Handler for runner: quick, and never raises, because runner would leave its child behind."""
+        now = time.monotonic()
         try:
-            self._event(self._redactor.tree(dict(event)), time.monotonic())
+            # Made with the first event: until then Ansible is still starting, and nothing waits for this.
+            self._redactor = self._redactor or redactor(self._home)
+            self._event(self._redactor.tree(dict(event)), now)
         except Exception as error:
             self.progress.line(render.safe(f"asf-play could not show an event: {type(error).__name__}: {error}"))
 
@@ -56,13 +60,13 @@ class Reporter:
         self._warned = len(known)
 
 
-def redactor() -> Any:
+def redactor(asf_home: str | None) -> Any:
     """Takes the operator's secrets out of everything shown: the values of the secrets files of ASF's home."""
     from asf_lib.core.redact import Redactor
 
     from .secrets import values
 
-    return Redactor(values())
+    return Redactor(values(asf_home))
 
 
 def execute(run: runner.Run, reporter: Reporter, patient: bool = False) -> Interrupts:
@@ -85,7 +89,7 @@ def play(request: argparse.Namespace) -> int:
     _check(request, shipped)
     progress = Progress(sys.stderr)
     try:
-        reporter = Reporter(progress, redactor(), request.verbosity, request.diff)
+        reporter = Reporter(progress, request, request.diff)
         if shipped == "open.yml":
             from . import opening
 

@@ -98,7 +98,7 @@ def world(monkeypatch, account):
     monkeypatch.setattr(opening, "Held", made.held)
     monkeypatch.setattr(attach, "attach", made.attach)
     monkeypatch.setattr(attach, "have_terminal", lambda: made.terminal)
-    monkeypatch.setattr(play, "redactor", Redactor)
+    monkeypatch.setattr(play, "redactor", lambda asf_home: Redactor())
     from asf_lib.engine import state
 
     monkeypatch.setattr(state, "read", lambda session: made.record)
