@@ -54,7 +54,7 @@ def observe(plan, role):
         "nft": copy.deepcopy(plan["wiring"]["nft"][0]["rules"]) if role == "caddy" else [],
         "ip_forward": "0", "ipv6_disabled": "1", "pid": 10, "start": 5,
         "ns": {k: f"{k}:[2]" for k in probes.SEPARATE}, "host_ns": {k: f"{k}:[1]" for k in probes.SEPARATE},
-        "chosen": {"pid": 10, "start": 5, "net": "net:[2]"},
+        "parent_user": "user:[9]", "chosen": {"pid": 10, "start": 5, "net": "net:[2]"},
         "uid_map": "0 1 1000\n1000 0 1\n1001 1001 64536\n" if role == "agent" else "0 1 65536\n",
         "status": {**{k: probes.ZERO_CAPS for k in probes.CAP_FIELDS}, "NoNewPrivs": "1", "Seccomp": "2"},
         "inspect": {"read_only": True, "privileged": False, "devices": [], "effective_caps": [], "bounding_caps": [],
@@ -126,6 +126,7 @@ BREAKS = [
     ("broker-namespaces", put(["broker", "ns", "pid"], "pid:[1]")),
     ("caddy-userns", put(["caddy", "uid_map"], "0 0 1\n1 1 65536\n")),
     ("agent-userns", put(["agent", "uid_map"], "0 0 1\n1 1 65536\n")),
+    ("broker-userns", put(["broker", "parent_user"], "user:[2]")),
     ("agent-confined", put(["agent", "status", "CapBnd"], "0000000000002000")),  # N9
     ("agent-confined", put(["agent", "status", "Seccomp"], "0")),
     ("caddy-confined", put(["caddy", "status", "NoNewPrivs"], "0")),

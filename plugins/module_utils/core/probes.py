@@ -157,6 +157,8 @@ def _namespaces(plan: Json, seen: Json, role: str) -> Verdict:
 
 def _userns(plan: Json, seen: Json, role: str) -> Verdict:
     """The outer column is relative to the reader: the observer reads in the parent namespace, whose 0 is the operator."""
+    if seen["ns"]["user"] == seen["parent_user"]:
+        return False, "it runs in the parent user namespace itself, whose root is the operator"
     rows = [[int(n) for n in line.split()] for line in seen["uid_map"].splitlines()]
     appears = [inner for inner, outer, count in rows if outer == 0 and count > 0]
     want = [plan["workload"]["uid"]] if role == "agent" else []

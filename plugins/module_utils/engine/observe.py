@@ -7,10 +7,11 @@ place that the agent can write, and what comes back is data for ``core/probes.py
 """
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import subprocess
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ..core.probes import SEPARATE
 from . import netns
@@ -24,7 +25,7 @@ _MARK = "\x1e"
 _NET_SCRIPT = f"; printf '{_MARK}'; ".join([
     "ip -j -d link show", "ip -j addr show", "ip -j -4 route show table all", "ip -j -6 route show table all",
     "ip -j neigh show nud all", "nft -j list ruleset", "cat /proc/sys/net/ipv4/ip_forward",
-    "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || echo 1", "cat /proc/net/tcp /proc/net/udp",
+    "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || echo 1", "cat /proc/net/tcp /proc/net/udp /proc/net/tcp6 /proc/net/udp6",
 ])
 _LISTEN, _UDP_OPEN = "0A", "07"
 
@@ -56,15 +57,16 @@ def _network(pid: int) -> Json:
 
 
 def listening(table: str) -> List[str]:
-    """``address:port`` of listening TCP and of unconnected UDP sockets in the text of ``/proc/net/{tcp,udp}``."""
+    """``address:port`` of listening TCP and of unconnected UDP sockets in the text of ``/proc/net/{tcp,udp}{,6}``."""
     found = []
     for line in table.splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[3] not in (_LISTEN, _UDP_OPEN):
             continue
         address, port = fields[1].split(":")
-        octets = [str(b) for b in reversed(bytes.fromhex(address))]
-        found.append(f"{'.'.join(octets)}:{int(port, 16)}")
+        raw = b"".join(bytes.fromhex(address[i:i + 8])[::-1] for i in range(0, len(address), 8))
+        text = str(ipaddress.ip_address(raw))
+        found.append(f"[{text}]:{int(port, 16)}" if ":" in text else f"{text}:{int(port, 16)}")
     return found
 
 
@@ -96,11 +98,10 @@ def _process(pid: int, targets: Sequence[str]) -> Json:
     }
 
 
-def _guarded(work: Any) -> Json:
+def _guarded(work: Callable[..., Json], *args: Any) -> Json:
     """A reading that fails is absent (its probes become inconclusive); the others are still judged."""
     try:
-        out: Json = work()
-        return out
+        return work(*args)
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as exc:
         return {"unread": f"{type(exc).__name__}: {exc}"}
 
@@ -108,8 +109,13 @@ def _guarded(work: Any) -> Json:
 def _kernel_side(pids: Mapping[str, int], targets: Mapping[str, Sequence[str]]) -> Dict[str, Json]:
     def inside() -> Dict[str, Json]:
         netns.enter_parent_user()
+        parent = os.readlink("/proc/self/ns/user")
         return {
-            role: {**_guarded(lambda r=role, p=pid: _process(p, targets.get(r, []))), **_guarded(lambda p=pid: _network(p))}
+            role: {
+                "parent_user": parent,
+                **_guarded(_process, pid, targets.get(role, [])),
+                **_guarded(_network, pid),
+            }
             for role, pid in pids.items()
         }
 
