@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Time open and close against the bare commands, interleaved: what ``make bench`` runs.
 
-Three figures, each beside its floor. ``open_without_broker`` and ``close``: the same Podman and wiring commands that the
-plan holds, issued one after the other by subprocess, with no Ansible, no verification and no records.
+Three figures, each beside its floor. ``open_without_broker`` and ``close``: the same Podman and wiring commands that
+the plan holds, issued one after the other by subprocess, with no Ansible, no verification and no records.
 ``open_with_broker``: the product's own launcher and image from ``podman start`` to its liveliness answer, alone.
 Writes ``build/bench.json``; ratios are of medians of runs made side by side on one machine.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -86,7 +87,7 @@ def floor_open(podman: Podman, doc: PlanDocument) -> float:
     podman.parallel([[*c["args"]] for c in doc.plan["containers"]])
     podman.run(["init", *doc.names().values()])
     pids = podman.run(["inspect", "-f", "{{.State.Pid}}", *doc.names().values()]).stdout.split()
-    wiring.wire(dict(zip(doc.names(), map(int, pids))), doc.plan["wiring"])
+    wiring.wire(dict(zip(doc.names(), map(int, pids), strict=True)), doc.plan["wiring"])
     podman.run(["start", doc.names()["caddy"]])
     podman.run(["start", doc.names()["agent"]])
     return time.monotonic() - began
@@ -108,8 +109,12 @@ def floor_boot(podman: Podman, doc: PlanDocument) -> float:
     podman.run(["init", spec["name"]])
     pid = int(podman.run(["inspect", "-f", "{{.State.Pid}}", spec["name"]]).stdout)
     address = next(c["near"]["ip"] for c in doc.plan["wiring"]["cables"] if c["near"]["role"] == "broker")
-    netns.commands([(pid, ["ip", "addr", "add", f"{address}/32", "dev", "lo"], None),
-                    (pid, ["ip", "link", "set", "lo", "up"], None)])
+    netns.commands(
+        [
+            (pid, ["ip", "addr", "add", f"{address}/32", "dev", "lo"], None),
+            (pid, ["ip", "link", "set", "lo", "up"], None),
+        ]
+    )
     began = time.monotonic()
     podman.run(["start", spec["name"]])
     bringup.wait_broker(podman, doc, {"broker": {"pid": pid}})
@@ -129,8 +134,11 @@ def figure(own: list[float], floor: list[float]) -> dict[str, float]:
     """Medians, 95th percentiles and the ratio of medians."""
     p50, base = statistics.median(own), statistics.median(floor)
     return {
-        "seconds_p50": round(p50, 3), "seconds_p95": quantile(own, 0.95), "floor_p50": round(base, 3),
-        "floor_p95": quantile(floor, 0.95), "ratio_p50": round(p50 / base, 2),
+        "seconds_p50": round(p50, 3),
+        "seconds_p95": quantile(own, 0.95),
+        "floor_p50": round(base, 3),
+        "floor_p95": quantile(floor, 0.95),
+        "ratio_p50": round(p50 / base, 2),
     }
 
 
@@ -151,10 +159,14 @@ def report(bench: Bench, rounds: int) -> dict[str, Any]:
     """The document that is written."""
     names = ("open_without_broker", "open_with_broker", "close")
     return {
-        "version": 1, "rounds": rounds, "podman": ".".join(map(str, bench.podman.version())),
+        "version": 1,
+        "rounds": rounds,
+        "podman": ".".join(map(str, bench.podman.version())),
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "arch": platform.machine()},
         "figures": {n: figure(bench.times[n], bench.times[f"floor.{n}"]) for n in names},
-        "phases": {n: {"p50": round(statistics.median(v), 3), "p95": quantile(v, 0.95)} for n, v in bench.phases.items()},
+        "phases": {
+            n: {"p50": round(statistics.median(v), 3), "p95": quantile(v, 0.95)} for n, v in bench.phases.items()
+        },
     }
 
 

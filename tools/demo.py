@@ -5,6 +5,7 @@
 A real client (Claude Code) works in a verified sandbox against the embedded model: it edits the repository by a tool
 call, tries a host that nobody declared and is refused. No key, no account, no provider.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,8 +21,12 @@ AGENT = "demo"
 README = "# sample\n\nA repository for the demo. The agent adds a file and a line here.\n"
 # git with no configuration but this: the demo must not depend on whoever runs it.
 GIT_ENV = {
-    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_AUTHOR_NAME": "demo",
-    "GIT_AUTHOR_EMAIL": "demo@example.com", "GIT_COMMITTER_NAME": "demo", "GIT_COMMITTER_EMAIL": "demo@example.com",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_AUTHOR_NAME": "demo",
+    "GIT_AUTHOR_EMAIL": "demo@example.com",
+    "GIT_COMMITTER_NAME": "demo",
+    "GIT_COMMITTER_EMAIL": "demo@example.com",
 }
 
 
@@ -35,8 +40,11 @@ def git(folder: Path, *args: str) -> str:
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "diff.external="]
     extra = ["--no-ext-diff", "--no-textconv"] if args[0] in ("diff", "show") else []
     done = subprocess.run(
-        ["git", *safe, "-C", str(folder), args[0], *extra, *args[1:]], env={**os.environ, **GIT_ENV}, text=True,
-        capture_output=True, check=True,
+        ["git", *safe, "-C", str(folder), args[0], *extra, *args[1:]],
+        env={**os.environ, **GIT_ENV},
+        text=True,
+        capture_output=True,
+        check=True,
     )
     return done.stdout
 
@@ -72,6 +80,7 @@ def refusals(evidence: Path) -> list[str]:
 
 def left(env: dict[str, str]) -> list[str]:
     """Containers, secrets and sessions of the demo that still exist; must be empty."""
+
     def ask(*argv: str) -> list[str]:
         return subprocess.run(argv, env=env, text=True, capture_output=True, check=True).stdout.split()
 
@@ -95,13 +104,15 @@ def run(base: Path) -> int:
         return 1
     evidence = newest(base / "state")
     say("What the agent changed")
-    changed = git(repo, "log", "--oneline") + git(repo, "diff", "HEAD~1") if git(repo, "rev-list", "HEAD").count("\n") > 1 else ""
+    more_than_one = git(repo, "rev-list", "HEAD").count("\n") > 1
+    changed = git(repo, "log", "--oneline") + git(repo, "diff", "HEAD~1") if more_than_one else ""
     print(changed or git(repo, "diff") or "nothing")
     say("What it was refused")
     denied = refusals(evidence)
     print("\n".join(denied) or "nothing")
     remains = left(env)
-    say(f"Closed: {', '.join(remains) + ' is left' if remains else 'nothing is left'}; evidence: {', '.join(sorted(p.name for p in evidence.iterdir()))}")
+    say(f"Closed: {', '.join(remains) + ' is left' if remains else 'nothing is left'}")
+    print("evidence: " + ", ".join(sorted(path.name for path in evidence.iterdir())))
     return 0 if changed and denied and not remains else 1
 
 

@@ -4,6 +4,7 @@
 ``asf`` in a result is what the CLI gathers (session, probes, evidence, containers, warnings…); ``asf_error`` is the
 typed error. No Ansible import: the AnsibleModule object is handed in.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Dict

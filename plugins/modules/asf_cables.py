@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plug the cables of a session and load the rules of its enforcement point"""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -46,12 +47,17 @@ from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_m
 from ansible_collections.asf.sandbox.plugins.module_utils.core.policy import as_text  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, plandoc, state, wiring  # noqa: E402
 
+
 def _work(params, check_mode, diff):
     doc = plandoc.read(params["plan"])
     wires = doc.plan["wiring"]
     shown = {"before": "", "after": "".join(as_text(item["rules"]) for item in wires["nft"])}
     if check_mode and state.read(doc.session) is None:
-        return {"changed": True, "actions": ["would plug the cables and load the rules"], **({"diff": shown} if diff else {})}
+        return {
+            "changed": True,
+            "actions": ["would plug the cables and load the rules"],
+            **({"diff": shown} if diff else {}),
+        }
     with state.lock(doc.session):
         pids = {role: int(one["pid"]) for role, one in bringup.chosen(doc).items()}
         if all(wiring.plugged(pids, wires["cables"])):

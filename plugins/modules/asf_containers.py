@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Create, initialize and start the containers of a session"""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -73,6 +74,7 @@ from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, keys, plandoc, state  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
+
 
 def _started(podman, doc, roles, check_mode):
     done = [bringup.start(podman, doc, role, check_mode) for role in roles if role in doc.names()]

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Start the workload of a verified session"""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -49,10 +50,14 @@ from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
 
+
 def _work(params, check_mode):
     doc = plandoc.read(params["plan"])
     if check_mode:
-        return {"changed": (state.read(doc.session) or {}).get("state") != "live", "actions": ["would start the workload"]}
+        return {
+            "changed": (state.read(doc.session) or {}).get("state") != "live",
+            "actions": ["would start the workload"],
+        }
     with state.lock(doc.session):
         out = verification.go(doc, params["nonce"])
     out["asf"] = {"session": doc.session}

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compute the plan of a session and record it as opening"""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -10,7 +11,7 @@ version_added: "0.1.0"
 description:
   - Reads manifest, grants, settings and host facts, and computes everything that the session will consist of.
   - Whatever is wrong is an error here, before anything exists. What a crashed run left is cleared.
-  - A live session is found again; when the inputs give another plan, the keys that differ are named and nothing changes.
+  - A live session is found again; inputs that give another plan are refused by the keys that differ.
 author: ASF developers (@asf)
 options:
   agent:

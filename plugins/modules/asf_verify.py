@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Prove the policy of a session in its own namespaces"""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -50,13 +51,15 @@ from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import Eng
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
+
 def _plan_path(params):
     if params["plan"]:
         return params["plan"]
     record = state.read(params["session"])
     if record is None or not record.get("plan"):
         raise EngineError(
-            f"session {params['session']} is not open", code="not-open",
+            f"session {params['session']} is not open",
+            code="not-open",
             remedy="open it first: asf-play open.yml -e agent=NAME; asf-play ls lists what is open",
         )
     return record["plan"]
@@ -72,10 +75,15 @@ def _work(params, check_mode):
         report = verification.verify(Podman(), doc)
     passed = sum(r["verdict"] == "pass" for r in report["probes"])
     return {
-        "changed": False if live else True,
+        "changed": not live,
         "actions": [f"{passed} of {len(report['probes'])} probes passed"],
         "nonce": report["nonce"],
-        "asf": {"session": doc.session, "probes": report["probes"], "evidence": (record or {}).get("evidence"), "live": live},
+        "asf": {
+            "session": doc.session,
+            "probes": report["probes"],
+            "evidence": (record or {}).get("evidence"),
+            "live": live,
+        },
     }
 
 

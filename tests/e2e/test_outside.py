@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asf_lib.core import probes
-from asf_lib.engine import observe
 from support import addresses
 from support.listeners import canary
 from support.mutate import Plan, added, instead, mutated, rendered, without
 from support.netns import wire_sh
 from support.product import Home, podman, sample_repo
+
+from asf_lib.core import probes
+from asf_lib.engine import observe
 
 pytestmark = [pytest.mark.podman]
 
@@ -56,7 +57,9 @@ class Case:
     manifest: dict[str, Any] = field(default_factory=lambda: PLAIN)
 
 
-def case(name: str, probe: str, edit: Callable[[Plan], None] | None = None, *, brokered: bool = False, **hooks: Any) -> Case:
+def case(
+    name: str, probe: str, edit: Callable[[Plan], None] | None = None, *, brokered: bool = False, **hooks: Any
+) -> Case:
     """A case that one probe must fail."""
     return Case(name, {probe: "fail"}, edit, hooks, BROKERED if brokered else PLAIN)
 
@@ -77,25 +80,42 @@ CASES = [
     case("cable-replugged", "agent-links", after_start=sh("agent", REPLUG)),
     case("arp-on", "agent-links", after_wire=sh("agent", "ip link set eth0 arp on")),
     case("a-second-address", "agent-addresses", after_wire=sh("agent", "ip addr add 10.0.0.9/24 dev eth0")),
-    case("a-default-route", "agent-routes", after_wire=sh("agent", "ip route add default via 198.18.0.1 dev eth0 onlink")),
-    case("a-route-to-the-broker", "agent-routes", brokered=True,
-         after_wire=sh("agent", "ip route add 198.18.0.5/32 via 198.18.0.1 dev eth0 onlink")),
-    case("a-second-default-route", "caddy-routes",
-         after_wire=sh("caddy", "ip route add default via 198.18.0.2 dev agent0 onlink metric 50")),
-    case("another-neighbour", "agent-neighbours",
-         after_wire=sh("agent", "ip neigh replace 198.18.0.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0")),
+    case(
+        "a-default-route", "agent-routes", after_wire=sh("agent", "ip route add default via 198.18.0.1 dev eth0 onlink")
+    ),
+    case(
+        "a-route-to-the-broker",
+        "agent-routes",
+        brokered=True,
+        after_wire=sh("agent", "ip route add 198.18.0.5/32 via 198.18.0.1 dev eth0 onlink"),
+    ),
+    case(
+        "a-second-default-route",
+        "caddy-routes",
+        after_wire=sh("caddy", "ip route add default via 198.18.0.2 dev agent0 onlink metric 50"),
+    ),
+    case(
+        "another-neighbour",
+        "agent-neighbours",
+        after_wire=sh("agent", "ip neigh replace 198.18.0.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0"),
+    ),
     case("ipv6-on", "agent-ipv6", lambda plan: without(plan, "agent", *IPV6_OFF)),
     case("no-rules", "caddy-rules", after_wire=sh("caddy", "nft flush ruleset")),
     case("a-rule-more", "caddy-rules", after_wire=sh("caddy", NFT)),
-    case("a-policy-of-accept", "caddy-rules",
-         after_wire=sh("caddy", "nft 'chain inet asf forward { policy accept; }'")),
+    case(
+        "a-policy-of-accept", "caddy-rules", after_wire=sh("caddy", "nft 'chain inet asf forward { policy accept; }'")
+    ),
     case("forwarding", "caddy-forwarding", after_wire=sh("caddy", "echo 1 > /proc/sys/net/ipv4/ip_forward")),
     case("ipc-of-the-host", "caddy-namespaces", lambda plan: instead(plan, "caddy", "--ipc=private", "--ipc=host")),
     case("operator-mapped", "broker-userns", lambda plan: without(plan, "broker", "--userns=nomap"), brokered=True),
     case("operator-mapped-in-caddy", "caddy-userns", lambda plan: without(plan, "caddy", "--userns=nomap")),
     case("caddy-may-gain-privileges", "caddy-confined", lambda plan: without(plan, "caddy", NO_NEW_PRIVILEGES)),
-    case("broker-unfiltered", "broker-confined",
-         lambda plan: instead(plan, "broker", "--security-opt=seccomp=", "--security-opt=seccomp=unconfined"), brokered=True),
+    case(
+        "broker-unfiltered",
+        "broker-confined",
+        lambda plan: instead(plan, "broker", "--security-opt=seccomp=", "--security-opt=seccomp=unconfined"),
+        brokered=True,
+    ),
     case("capabilities-kept", "caddy-options", lambda plan: without(plan, "caddy", "--cap-drop=ALL")),
     case("a-writable-root", "broker-options", lambda plan: without(plan, "broker", "--read-only"), brokered=True),
     case("a-mount-more", "agent-mounts", lambda plan: added(plan, "agent", "--tmpfs=/opt/more:rw,size=1m")),

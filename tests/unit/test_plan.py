@@ -1,31 +1,48 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """The plan: pure, complete, and a refusal of whatever cannot be enforced."""
+
 import dataclasses
 import json
 
 import pytest
 
-from asf_lib.core import manifest as manifests
-from asf_lib.core import plan as plans
+from asf_lib.core import manifest as manifests, plan as plans
 from asf_lib.core.errors import PlanError
 from asf_lib.engine import yamlload
 
 DEFAULT_PROFILE = {
-    "defaultAction": "SCMP_ACT_ERRNO", "archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []}],
+    "defaultAction": "SCMP_ACT_ERRNO",
+    "archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []}],
     "syscalls": [{"names": ["read", "write"], "action": "SCMP_ACT_ALLOW", "args": [], "includes": {}, "excludes": {}}],
 }
 HOST = plans.Host(
-    uid=1001, gid=1001, podman=(4, 3, 1), uplink_helper="slirp4netns", resolver="192.0.2.53",
-    addresses=["192.0.2.2", "fd00::2"], routes=["192.0.2.0/24"], controllers=["hugetlb"], seccomp_default=DEFAULT_PROFILE,
+    uid=1001,
+    gid=1001,
+    podman=(4, 3, 1),
+    uplink_helper="slirp4netns",
+    resolver="192.0.2.53",
+    addresses=["192.0.2.2", "fd00::2"],
+    routes=["192.0.2.0/24"],
+    controllers=["hugetlb"],
+    seccomp_default=DEFAULT_PROFILE,
 )
 LIMITS = {
     "agent": {"memory": 4 << 30, "cpus": 2, "pids": 512, "disk": 1 << 30, "tmp": 1 << 29, "shm": 1 << 26},
-    "caddy": {"memory": 1 << 28, "cpus": 1, "pids": 64}, "broker": {"memory": 2 << 30, "cpus": 2, "pids": 128},
+    "caddy": {"memory": 1 << 28, "cpus": 1, "pids": 64},
+    "broker": {"memory": 2 << 30, "cpus": 2, "pids": 128},
 }
 SETTINGS = plans.Settings(
-    run_dir="/run/user/1001/asf", gate="/cache/gate-1", gate_digest="gate-1",
-    images={"agent": "localhost/asf/agent-claude:1", "caddy": "localhost/asf/caddy:1", "litellm": "localhost/asf/litellm:1"},
-    broker_files={"launch.py": "# launcher", "asf_mock.py": "# model"}, ca_bundle=None, limits=LIMITS,
+    run_dir="/run/user/1001/asf",
+    gate="/cache/gate-1",
+    gate_digest="gate-1",
+    images={
+        "agent": "localhost/asf/agent-claude:1",
+        "caddy": "localhost/asf/caddy:1",
+        "litellm": "localhost/asf/litellm:1",
+    },
+    broker_files={"launch.py": "# launcher", "asf_mock.py": "# model"},
+    ca_bundle=None,
+    limits=LIMITS,
 )
 BROKERED = """
 name: a
@@ -60,8 +77,16 @@ def test_the_same_inputs_give_the_same_plan_to_the_byte():
 @pytest.mark.parametrize("role", ["agent", "caddy", "broker"])
 def test_every_container_is_hardened(role):
     words = args(build(), role)
-    for word in ("--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
-                 "--http-proxy=false", "--pull=never", "--sysctl=net.ipv6.conf.all.disable_ipv6=1", "--ulimit=core=0:0"):
+    for word in (
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--read-only",
+        "--read-only-tmpfs=false",
+        "--http-proxy=false",
+        "--pull=never",
+        "--sysctl=net.ipv6.conf.all.disable_ipv6=1",
+        "--ulimit=core=0:0",
+    ):
         assert word in words
     assert any(w.startswith("--security-opt=seccomp=/run/user/1001/asf/a.main/seccomp-") for w in words)
     assert any(w.startswith("--tmpfs=/dev/shm:") for w in words)
@@ -99,7 +124,9 @@ def test_without_a_broker_nothing_of_it_exists():
     plan = build(PLAIN)
     assert [c["role"] for c in plan["containers"]] == ["caddy", "agent"] and plan["secrets"] == []
     assert [c["name"] for c in plan["wiring"]["cables"]] == ["agent"] and plan["llm"] is None
-    assert plan["gate"]["probes"]["front"] is None and plan["gate"]["probes"]["allow"]["target"] == "docs.example.com:443"
+    assert (
+        plan["gate"]["probes"]["front"] is None and plan["gate"]["probes"]["allow"]["target"] == "docs.example.com:443"
+    )
 
 
 def test_the_workloads_environment_is_complete_and_literal():
@@ -117,10 +144,15 @@ def test_the_hosts_own_addresses_are_denied_and_barred():
     assert {"address": "192.0.2.2", "port": 443} in plan["network"]["aliases"]
 
 
-@pytest.mark.parametrize("change, key", [
-    ({"addresses": ["198.18.0.9"]}, "asf_network_cable_range"), ({"routes": ["198.18.0.0/15"]}, "asf_network_cable_range"),
-    ({"resolver": "198.18.0.53"}, "asf_network_cable_range"), ({"routes": ["198.18.1.128/25"]}, "asf_network_uplink_range"),
-])
+@pytest.mark.parametrize(
+    "change, key",
+    [
+        ({"addresses": ["198.18.0.9"]}, "asf_network_cable_range"),
+        ({"routes": ["198.18.0.0/15"]}, "asf_network_cable_range"),
+        ({"resolver": "198.18.0.53"}, "asf_network_cable_range"),
+        ({"routes": ["198.18.1.128/25"]}, "asf_network_uplink_range"),
+    ],
+)
 def test_a_range_that_the_host_uses_is_refused_by_key(change, key):
     with pytest.raises(PlanError) as caught:
         build(host=dataclasses.replace(HOST, **change))
@@ -139,12 +171,15 @@ def test_a_session_name_is_checked(name):
         build(request=plans.Request(session=name))
 
 
-@pytest.mark.parametrize("path", ["/home/op/a,b", '/home/op/a"b', "/home/op/a b", "/home/op/--x", "/home/op/a:b", "/home/op/a=b"])
+@pytest.mark.parametrize(
+    "path", ["/home/op/a,b", '/home/op/a"b', "/home/op/a b", "/home/op/--x", "/home/op/a:b", "/home/op/a=b"]
+)
 def test_f1_a_path_is_one_word_and_one_csv_field(path):
     plan = build(repos=[plans.Repo(path.rsplit("/", 1)[1], path, True)])
     mounts = [w for w in args(plan, "agent") if w.startswith("--mount=") and "/workspace/repos/" in w]
     import csv
-    fields = next(csv.reader([mounts[0][len("--mount="):]]))
+
+    fields = next(csv.reader([mounts[0][len("--mount=") :]]))
     assert f"source={path}" in fields and len(mounts) == 1
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Rendered policy: what Caddy, LiteLLM and nftables are given."""
+
 import json
 
 from asf_lib.core import policy
@@ -11,8 +12,13 @@ PROVIDER = policy.Destination("api.example.com", [8443], "required", ["10.1.0.0/
 
 
 def rules(**change):
-    args = {"topology": T, "brokered": True, "resolver": "198.51.100.53", "barred": ["198.18.1.0/24", "192.0.2.7"],
-            "tcp_out": [443, 8443, 443]}
+    args = {
+        "topology": T,
+        "brokered": True,
+        "resolver": "198.51.100.53",
+        "barred": ["198.18.1.0/24", "192.0.2.7"],
+        "tcp_out": [443, 8443, 443],
+    }
     return policy.nft(**{**args, **change})
 
 
@@ -60,8 +66,9 @@ def test_canonical_form_ignores_handles_set_order_and_metainfo():
 def test_neighbouring_addresses_are_one_range_as_nft_lists_them():
     """Measured: an anonymous set with a prefix is an interval set, in which the kernel merges neighbours."""
     want = rules(barred=["198.51.100.1", "198.51.100.2", "169.254.0.0/16", "192.0.2.8"])
-    listed = json.loads(json.dumps(want).replace('"198.51.100.1", "198.51.100.2"',
-                                                 '{"range": ["198.51.100.1", "198.51.100.2"]}'))
+    listed = json.loads(
+        json.dumps(want).replace('"198.51.100.1", "198.51.100.2"', '{"range": ["198.51.100.1", "198.51.100.2"]}')
+    )
     assert listed != want
     assert policy.canonical_nft(listed) == policy.canonical_nft(want)
     wider = rules(barred=["198.51.100.1", "198.51.100.3", "169.254.0.0/16", "192.0.2.8"])
@@ -92,8 +99,16 @@ def test_l3_lists_the_provider_and_nothing_else():
 
 def test_litellm_has_references_instead_of_keys_and_never_calls_out_by_itself():
     config = policy.litellm("anthropic", [], "https://llm.example.com", False)
-    assert config["model_list"] == [{"model_name": "*", "litellm_params": {
-        "model": "anthropic/*", "api_key": "os.environ/ASF_PROVIDER_KEY", "api_base": "https://llm.example.com"}}]
+    assert config["model_list"] == [
+        {
+            "model_name": "*",
+            "litellm_params": {
+                "model": "anthropic/*",
+                "api_key": "os.environ/ASF_PROVIDER_KEY",
+                "api_base": "https://llm.example.com",
+            },
+        }
+    ]
     assert config["general_settings"]["disable_model_info_refresh"] is True
     assert config["litellm_settings"]["telemetry"] is False
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Verdicts of the outside probes over synthetic observations: each can fail, and none passes without having looked."""
+
 import copy
 
 import pytest
@@ -15,17 +16,30 @@ SOURCE = "/home/op/repo"
 def make_plan():
     nft = policy.nft(T, True, "198.51.100.53", ["198.18.1.0/24"], [443])
     return {
-        "session": {"id": "a.main"}, "workload": {"uid": 1000},
-        "containers": [{"role": r, "name": f"asf-a.main-{r}", "image": f"localhost/asf/{r}:1",
-                        "network": "slirp4netns:cidr=198.18.1.0/24" if r == "caddy" else "none"} for r in ROLES],
-        "wiring": {"cables": [T.agent.as_dict(), T.broker.as_dict()], "nft": [{"role": "caddy", "rules": nft}],
-                   "uplink": {"role": "caddy", "interface": "tap0"}},
+        "session": {"id": "a.main"},
+        "workload": {"uid": 1000},
+        "containers": [
+            {
+                "role": r,
+                "name": f"asf-a.main-{r}",
+                "image": f"localhost/asf/{r}:1",
+                "network": "slirp4netns:cidr=198.18.1.0/24" if r == "caddy" else "none",
+            }
+            for r in ROLES
+        ],
+        "wiring": {
+            "cables": [T.agent.as_dict(), T.broker.as_dict()],
+            "nft": [{"role": "caddy", "rules": nft}],
+            "uplink": {"role": "caddy", "interface": "tap0"},
+        },
         "network": {"resolver": "198.51.100.53", "aliases": [{"address": "198.18.1.2", "port": 443}]},
         "listeners": [{"role": "caddy", "name": "L1", "address": "198.18.0.1:3128"}],
-        "mounts": [{"role": "agent", "target": "/workspace/repos/repo", "rw": True, "source": SOURCE},
-                   {"role": "agent", "target": "/asf/gate", "rw": False, "source": ""},
-                   {"role": "caddy", "target": "/tmp", "rw": True, "source": ""},
-                   {"role": "broker", "target": "/tmp", "rw": True, "source": ""}],
+        "mounts": [
+            {"role": "agent", "target": "/workspace/repos/repo", "rw": True, "source": SOURCE},
+            {"role": "agent", "target": "/asf/gate", "rw": False, "source": ""},
+            {"role": "caddy", "target": "/tmp", "rw": True, "source": ""},
+            {"role": "broker", "target": "/tmp", "rw": True, "source": ""},
+        ],
     }
 
 
@@ -38,31 +52,58 @@ def observe(plan, role):
     links = [{"ifname": "lo", "flags": ["LOOPBACK"]}]
     links += [{"ifname": o["interface"], "flags": ["NOARP", "UP"], "address": o["mac"]} for o, _ in own]
     addresses = [{"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1", "prefixlen": 8}]}]
-    addresses += [{"ifname": o["interface"], "addr_info": [
-        {"family": "inet", "local": o["ip"], "address": p["ip"], "prefixlen": 32}]} for o, p in own]
+    addresses += [
+        {
+            "ifname": o["interface"],
+            "addr_info": [{"family": "inet", "local": o["ip"], "address": p["ip"], "prefixlen": 32}],
+        }
+        for o, p in own
+    ]
     routes = [{"dst": "127.0.0.1", "dev": "lo", "table": "local"}]
     routes += [{"dst": p["ip"], "dev": o["interface"]} for o, p in own]
     if role == "caddy":
         links.append({"ifname": "tap0", "flags": ["UP"], "address": "aa"})
-        addresses.append({"ifname": "tap0", "addr_info": [{"family": "inet", "local": "198.18.1.100", "prefixlen": 24}]})
+        addresses.append(
+            {"ifname": "tap0", "addr_info": [{"family": "inet", "local": "198.18.1.100", "prefixlen": 24}]}
+        )
         routes += [{"dst": "default", "dev": "tap0"}, {"dst": "198.18.1.0/24", "dev": "tap0"}]
     mounts = [info_line("/", "ro"), info_line("/proc", fstype="proc"), info_line("/sys", "ro")]
     mounts += [info_line(m["target"], "rw" if m["rw"] else "ro") for m in plan["mounts"] if m["role"] == role]
     return {
-        "links": links, "addresses": addresses, "routes": routes, "routes6": [],
-        "neighbours": [{"dev": o["interface"], "dst": p["ip"], "lladdr": p["mac"], "state": ["PERMANENT"]} for o, p in own],
+        "links": links,
+        "addresses": addresses,
+        "routes": routes,
+        "routes6": [],
+        "neighbours": [
+            {"dev": o["interface"], "dst": p["ip"], "lladdr": p["mac"], "state": ["PERMANENT"]} for o, p in own
+        ],
         "nft": copy.deepcopy(plan["wiring"]["nft"][0]["rules"]) if role == "caddy" else [],
-        "ip_forward": "0", "ipv6_disabled": "1", "pid": 10, "start": 5,
-        "ns": {k: f"{k}:[2]" for k in probes.SEPARATE}, "host_ns": {k: f"{k}:[1]" for k in probes.SEPARATE},
-        "parent_user": "user:[9]", "chosen": {"pid": 10, "start": 5, "net": "net:[2]"},
+        "ip_forward": "0",
+        "ipv6_disabled": "1",
+        "pid": 10,
+        "start": 5,
+        "ns": {k: f"{k}:[2]" for k in probes.SEPARATE},
+        "host_ns": {k: f"{k}:[1]" for k in probes.SEPARATE},
+        "parent_user": "user:[9]",
+        "chosen": {"pid": 10, "start": 5, "net": "net:[2]"},
         "uid_map": "0 1 1000\n1000 0 1\n1001 1001 64536\n" if role == "agent" else "0 1 65536\n",
         "status": {**{k: probes.ZERO_CAPS for k in probes.CAP_FIELDS}, "NoNewPrivs": "1", "Seccomp": "2"},
-        "inspect": {"read_only": True, "privileged": False, "devices": [], "effective_caps": [], "bounding_caps": [],
-                    "labels": {"asf.session": "a.main", "asf.role": role, "asf.plan": "D"},
-                    "image": f"localhost/asf/{role}:1", "network": "slirp4netns:x" if role == "caddy" else "none"},
-        "plan_digest": "D", "mountinfo": "\n".join(mounts),
-        "roots": {"/workspace/repos/repo": [1, 2]}, "sources": {"/workspace/repos/repo": [1, 2]},
-        "nameservers": ["198.51.100.53"], "aliases": {"198.18.1.2:443": "EHOSTUNREACH"},
+        "inspect": {
+            "read_only": True,
+            "privileged": False,
+            "devices": [],
+            "effective_caps": [],
+            "bounding_caps": [],
+            "labels": {"asf.session": "a.main", "asf.role": role, "asf.plan": "D"},
+            "image": f"localhost/asf/{role}:1",
+            "network": "slirp4netns:x" if role == "caddy" else "none",
+        },
+        "plan_digest": "D",
+        "mountinfo": "\n".join(mounts),
+        "roots": {"/workspace/repos/repo": [1, 2]},
+        "sources": {"/workspace/repos/repo": [1, 2]},
+        "nameservers": ["198.51.100.53"],
+        "aliases": {"198.18.1.2:443": "EHOSTUNREACH"},
         "listeners": ["198.18.0.1:3128"],
     }
 
@@ -94,6 +135,7 @@ def put(path, value):
         for key in head:
             seen = seen[key]
         seen[last] = value
+
     return change
 
 
@@ -102,6 +144,7 @@ def add(path, value):
         for key in path:
             seen = seen[key]
         seen.append(value)
+
     return change
 
 
@@ -169,7 +212,13 @@ def test_l6_a_reading_that_is_missing_is_inconclusive_and_blocks(world, role):
         del broken[role][key]
         results = probes.judge(plan, broken, {r: True for r in ROLES})
         blocked = [r for r in probes.blocking(results) if r["id"].startswith(role)]
-        read_by = {"roots": "agent", "sources": "agent", "nameservers": "caddy", "aliases": "caddy", "listeners": "caddy"}
+        read_by = {
+            "roots": "agent",
+            "sources": "agent",
+            "nameservers": "caddy",
+            "aliases": "caddy",
+            "listeners": "caddy",
+        }
         due = read_by.get(key, role) == role
         assert any(r["verdict"] == "inconclusive" for r in blocked) is due, key
 

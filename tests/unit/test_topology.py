@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """The cables' addresses, and the refusal of ranges that the host uses."""
+
 import pytest
 
 from asf_lib.core.errors import PlanError
@@ -9,7 +10,11 @@ from asf_lib.core.topology import overlaps, topology
 def test_addresses_are_fixed_and_peers_differ():
     t = topology("198.18.0.0/24")
     assert (t.agent.far.ip, t.agent.near.ip, t.broker.far.ip, t.broker.near.ip) == (
-        "198.18.0.1", "198.18.0.2", "198.18.0.5", "198.18.0.6")
+        "198.18.0.1",
+        "198.18.0.2",
+        "198.18.0.5",
+        "198.18.0.6",
+    )
     macs = [end.mac for cable in (t.agent, t.broker) for end in (cable.near, cable.far)]
     assert len(set(macs)) == 4 and t.agent.near.mac == "02:a5:f0:00:00:02"
 
@@ -21,9 +26,17 @@ def test_a_range_that_cannot_hold_the_cables_is_refused_by_key(text):
     assert caught.value.key == "asf_network_cable_range" and caught.value.remedy
 
 
-@pytest.mark.parametrize("other, hit", [
-    ("198.18.0.77", True), ("198.18.0.0/15", True), ("198.19.0.0/24", False), ("0.0.0.0/0", False), ("::/0", False),
-    ("10.0.0.0/8", False), ("fd00::1", False),
-])
+@pytest.mark.parametrize(
+    "other, hit",
+    [
+        ("198.18.0.77", True),
+        ("198.18.0.0/15", True),
+        ("198.19.0.0/24", False),
+        ("0.0.0.0/0", False),
+        ("::/0", False),
+        ("10.0.0.0/8", False),
+        ("fd00::1", False),
+    ],
+)
 def test_overlap_ignores_the_default_route_and_the_other_family(other, hit):
     assert bool(overlaps("198.18.0.0/24", [other])) is hit

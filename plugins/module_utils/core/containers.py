@@ -3,6 +3,7 @@
 
 Flags were measured on Podman 4.3 to 6.1; an unknown flag fails there, which is why argv lists are used.
 """
+
 from __future__ import annotations
 
 import json
@@ -25,7 +26,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Mount:
-    """One mount of a container. ``kind`` is bind, volume, tmpfs or secret; ``source`` a host path or a volume's name."""
+    """One mount of a container. ``kind`` is bind, volume or tmpfs; ``source`` a host path or a volume's name."""
 
     kind: str
     target: str
@@ -78,11 +79,26 @@ class Spec:
 
 # Everything a containers.conf might otherwise decide is said: no host namespace, no inherited environment, no pull.
 _HARDENED = (
-    "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
-    "--http-proxy=false", "--env-host=false", "--pull=never", "--restart=no", "--systemd=false", "--image-volume=ignore",
-    "--ipc=private", "--pid=private", "--uts=private", "--cgroupns=private", "--no-healthcheck",
-    "--sysctl=net.ipv6.conf.all.disable_ipv6=1", "--sysctl=net.ipv6.conf.default.disable_ipv6=1",
-    "--ulimit=core=0:0", "--ulimit=nofile=16384:16384", "--stop-timeout=5",
+    "--cap-drop=ALL",
+    "--security-opt=no-new-privileges",
+    "--read-only",
+    "--read-only-tmpfs=false",
+    "--http-proxy=false",
+    "--env-host=false",
+    "--pull=never",
+    "--restart=no",
+    "--systemd=false",
+    "--image-volume=ignore",
+    "--ipc=private",
+    "--pid=private",
+    "--uts=private",
+    "--cgroupns=private",
+    "--no-healthcheck",
+    "--sysctl=net.ipv6.conf.all.disable_ipv6=1",
+    "--sysctl=net.ipv6.conf.default.disable_ipv6=1",
+    "--ulimit=core=0:0",
+    "--ulimit=nofile=16384:16384",
+    "--stop-timeout=5",
 )
 
 
@@ -90,13 +106,20 @@ def create_args(spec: Spec, labels: Dict[str, str]) -> List[str]:
     """The words after ``podman``; the image and the command come last. The plan's label is added by the caller."""
     uid, gid = spec.user
     out = ["create", f"--name={spec.name}", *_HARDENED, f"--security-opt=seccomp={spec.seccomp}"]
-    out += [f"--network={spec.network}", f"--userns={spec.userns}", f"--user={uid}:{gid}", f"--hostname={spec.hostname}"]
+    out += [
+        f"--network={spec.network}",
+        f"--userns={spec.userns}",
+        f"--user={uid}:{gid}",
+        f"--hostname={spec.hostname}",
+    ]
     out += [f"--label={key}={value}" for key, value in sorted(labels.items())]
     out += [f"--memory={spec.limits.memory}", f"--memory-swap={spec.limits.memory}"]
     out += [f"--cpus={spec.limits.cpus:g}", f"--pids-limit={spec.limits.pids}"]
     out += [f"--ulimit={u}" for u in spec.ulimits]
     out += [m.argument() for m in spec.mounts]
-    out += [f"--secret={name},type=mount,target={target},uid={uid},gid={gid},mode=0400" for name, target in spec.secrets]
+    out += [
+        f"--secret={name},type=mount,target={target},uid={uid},gid={gid},mode=0400" for name, target in spec.secrets
+    ]
     out += [f"--env={key}={value}" for key, value in spec.env]
     out += [f"--log-driver={spec.log}", *(["--log-opt=max-size=16mb"] if spec.log == "k8s-file" else [])]
     out += [f"--entrypoint={json.dumps(list(spec.entrypoint))}", *spec.extra, spec.image, *spec.command]

@@ -4,6 +4,7 @@
 Pure: the same manifest, grants, session name, options and host facts give the same plan, byte for byte. The document is
 JSON; its digest is the SHA-256 of its canonical form. Every later step, and teardown, reads nothing else.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -121,29 +122,33 @@ def _check_ranges(draft: _Draft) -> None:
     s, h = draft.settings, draft.host
     if overlaps(s.cable_range, [s.uplink_range]):
         raise PlanError(
-            "the cables' range and the uplink's range overlap", key="asf_network_uplink_range", found=s.uplink_range,
+            "the cables' range and the uplink's range overlap",
+            key="asf_network_uplink_range",
+            found=s.uplink_range,
             remedy=f"choose one outside {s.cable_range}",
         )
     for key, value in (("asf_network_cable_range", s.cable_range), ("asf_network_uplink_range", s.uplink_range)):
         hits = overlaps(value, [*h.addresses, *h.routes, h.resolver])
         if hits:
             raise PlanError(
-                f"the host uses addresses of the range {value} itself", key=key, found=", ".join(hits),
+                f"the host uses addresses of the range {value} itself",
+                key=key,
+                found=", ".join(hits),
                 remedy="set it in the inventory to a /24 of a special-purpose range that this host does not use",
             )
     declared = [(d.key, c) for d in _destinations(draft) + _provider(draft) for c in d.private]
     for key, cidr in declared:
         if overlaps(s.cable_range, [cidr]):
             raise PlanError(
-                "a declared range covers the cables' own", key=key, found=cidr,
+                "a declared range covers the cables' own",
+                key=key,
+                found=cidr,
                 remedy=f"narrow it so that it does not meet {s.cable_range}",
             )
 
 
 def _destinations(draft: _Draft) -> List[policy.Destination]:
-    return [
-        policy.Destination(d.name, d.ports, d.tls, d.private, d.key) for d in draft.manifest.effective_domains()
-    ]
+    return [policy.Destination(d.name, d.ports, d.tls, d.private, d.key) for d in draft.manifest.effective_domains()]
 
 
 def _provider(draft: _Draft) -> List[policy.Destination]:
@@ -152,7 +157,11 @@ def _provider(draft: _Draft) -> List[policy.Destination]:
     if not draft.brokered or llm is None or llm.mock is not None:
         return []
     host, port = llm.upstream_host, llm.upstream_port
-    return [policy.Destination(host, [port], "required", llm.private, "llm.base_url" if llm.base_url else "llm.direct_domain")]
+    return [
+        policy.Destination(
+            host, [port], "required", llm.private, "llm.base_url" if llm.base_url else "llm.direct_domain"
+        )
+    ]
 
 
 def _aliases(draft: _Draft) -> List[Json]:
@@ -205,16 +214,19 @@ def _limits(draft: _Draft, role: str) -> Limits:
     return Limits(int(values["memory"]), float(values["cpus"]), int(values["pids"]))
 
 
-# RLIMIT_NPROC counts over every container of the operator: the kernel compares the sum in the parent user namespace with
-# the limit at the child's creation (kernel/ucount.c; seen as "can't start new thread" in a neighbour). So it is a brake
-# on fork bombs far above what sessions need, and only the workload gets it.
+# RLIMIT_NPROC counts over every container of the operator: the kernel compares the sum in the parent user namespace
+# with the limit at the child's creation (kernel/ucount.c; seen as "can't start new thread" in a neighbour). So it is a
+# brake on fork bombs far above what sessions need, and only the workload gets it.
 FORK_BRAKE = 8192
 
 
 def _fallback(draft: _Draft, limits: Limits) -> List[str]:
     """Ulimits of the workload where the host has no cgroup controller for a limit; said in ``warnings``."""
-    missing = [name for name, controller in (("memory", "memory"), ("pids", "pids"), ("cpus", "cpu"))
-               if controller not in draft.host.controllers]
+    missing = [
+        name
+        for name, controller in (("memory", "memory"), ("pids", "pids"), ("cpus", "cpu"))
+        if controller not in draft.host.controllers
+    ]
     instead = {
         "memory": f"each process may have {limits.memory >> 20} MiB of data",
         "pids": f"processes of all containers together are held below {FORK_BRAKE}",
@@ -242,12 +254,27 @@ def _caddy(draft: _Draft) -> Spec:
     limits = _limits(draft, "caddy")
     secrets = [(draft.name("token"), "asf-token"), (draft.name("master"), "asf-master")] if draft.brokered else []
     return Spec(
-        "caddy", draft.name("caddy"), draft.settings.images["caddy"],
-        containers.uplink(draft.host.uplink_helper, draft.settings.uplink_range), (ENFORCER_UID, ENFORCER_UID), "nomap",
-        "caddy", ["/asf/gate"], ["supervise", "caddy", "--", "/caddy", "run", "/asf/caddy/caddy.json"],
-        draft.run("seccomp-enforcer.json"), limits,
-        [tmpfs("/tmp", 16 << 20), tmpfs("/dev/shm", 1 << 20), _gate_mount(draft), _files_mount(draft, "caddy", "/asf/caddy")],
-        secrets, [("HOME", "/tmp")], (), [f"--dns={draft.host.resolver}"],
+        "caddy",
+        draft.name("caddy"),
+        draft.settings.images["caddy"],
+        containers.uplink(draft.host.uplink_helper, draft.settings.uplink_range),
+        (ENFORCER_UID, ENFORCER_UID),
+        "nomap",
+        "caddy",
+        ["/asf/gate"],
+        ["supervise", "caddy", "--", "/caddy", "run", "/asf/caddy/caddy.json"],
+        draft.run("seccomp-enforcer.json"),
+        limits,
+        [
+            tmpfs("/tmp", 16 << 20),
+            tmpfs("/dev/shm", 1 << 20),
+            _gate_mount(draft),
+            _files_mount(draft, "caddy", "/asf/caddy"),
+        ],
+        secrets,
+        [("HOME", "/tmp")],
+        (),
+        [f"--dns={draft.host.resolver}"],
     )
 
 
@@ -259,19 +286,37 @@ def _broker(draft: _Draft) -> Spec:
         secrets.append((draft.name("provider"), "asf-provider"))
     proxy = f"http://{cable.far.ip}:{policy.L3_PORT}"
     env = [
-        ("HOME", "/tmp"), ("ASF_BIND", f"{cable.near.ip}:{policy.BROKER_PORT}"), ("HTTPS_PROXY", proxy),
-        ("https_proxy", proxy), ("LITELLM_LOCAL_MODEL_COST_MAP", "True"), ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("HOME", "/tmp"),
+        ("ASF_BIND", f"{cable.near.ip}:{policy.BROKER_PORT}"),
+        ("HTTPS_PROXY", proxy),
+        ("https_proxy", proxy),
+        ("LITELLM_LOCAL_MODEL_COST_MAP", "True"),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
         ("CONFIG_FILE_PATH", "/asf/broker/litellm.yaml"),
     ]
     if draft.settings.ca_bundle:
         env += [("SSL_CERT_FILE", workload.CA_FILE), ("REQUESTS_CA_BUNDLE", workload.CA_FILE)]
     return Spec(
-        "broker", draft.name("broker"), draft.settings.images["litellm"], "none", (ENFORCER_UID, ENFORCER_UID), "nomap",
-        "broker", ["/asf/gate"], ["supervise", "broker", "--", "python3", "/asf/broker/launch.py"],
-        draft.run("seccomp-enforcer.json"), limits,
-        [tmpfs("/tmp", 64 << 20), tmpfs("/dev/shm", 16 << 20), _gate_mount(draft), *_ca_mounts(draft),
-         _files_mount(draft, "broker", "/asf/broker")],
-        secrets, env,
+        "broker",
+        draft.name("broker"),
+        draft.settings.images["litellm"],
+        "none",
+        (ENFORCER_UID, ENFORCER_UID),
+        "nomap",
+        "broker",
+        ["/asf/gate"],
+        ["supervise", "broker", "--", "python3", "/asf/broker/launch.py"],
+        draft.run("seccomp-enforcer.json"),
+        limits,
+        [
+            tmpfs("/tmp", 64 << 20),
+            tmpfs("/dev/shm", 16 << 20),
+            _gate_mount(draft),
+            *_ca_mounts(draft),
+            _files_mount(draft, "broker", "/asf/broker"),
+        ],
+        secrets,
+        env,
     )
 
 
@@ -279,8 +324,12 @@ def _agent_mounts(draft: _Draft, volumes: Sequence[Json]) -> List[Mount]:
     limits = draft.settings.limits["agent"]
     disk = int(draft.manifest.limits.given().get("disk", limits["disk"]))
     out = [
-        tmpfs("/tmp", int(limits["tmp"])), tmpfs("/dev/shm", int(limits["shm"])), tmpfs(workload.HOME, disk),
-        _gate_mount(draft), _files_mount(draft, "gate.json", "/asf/gate.json"), *_ca_mounts(draft),
+        tmpfs("/tmp", int(limits["tmp"])),
+        tmpfs("/dev/shm", int(limits["shm"])),
+        tmpfs(workload.HOME, disk),
+        _gate_mount(draft),
+        _files_mount(draft, "gate.json", "/asf/gate.json"),
+        *_ca_mounts(draft),
     ]
     out += [Mount("volume", v["target"], True, source=v["name"]) for v in volumes]
     out += [Mount("bind", f"{workload.WORKSPACE}/{r.name}", r.rw, source=r.path) for r in draft.repos]
@@ -293,10 +342,22 @@ def _agent(draft: _Draft, volumes: Sequence[Json]) -> Spec:
     hosts = [f"--add-host={name}:{ip}" for ip, name in policy.hosts(draft.topology, draft.brokered)]
     tty = ["--tty", "--interactive"] if draft.tty else []
     return Spec(
-        "agent", draft.name("agent"), draft.settings.images["agent"], "none", (uid, uid), f"keep-id:uid={uid},gid={uid}",
-        draft.manifest.name, ["/asf/gate"], ["run"], draft.run("seccomp-agent.json"), limits,
-        _agent_mounts(draft, volumes), [(draft.name("token"), "asf-token")] if draft.brokered else [],
-        [("HOME", workload.HOME)], _fallback(draft, limits), [*hosts, *tty],
+        "agent",
+        draft.name("agent"),
+        draft.settings.images["agent"],
+        "none",
+        (uid, uid),
+        f"keep-id:uid={uid},gid={uid}",
+        draft.manifest.name,
+        ["/asf/gate"],
+        ["run"],
+        draft.run("seccomp-agent.json"),
+        limits,
+        _agent_mounts(draft, volumes),
+        [(draft.name("token"), "asf-token")] if draft.brokered else [],
+        [("HOME", workload.HOME)],
+        _fallback(draft, limits),
+        [*hosts, *tty],
         "none" if draft.interactive else "k8s-file",
     )
 
@@ -306,9 +367,18 @@ def _volumes(draft: _Draft) -> List[Json]:
     m, session = draft.manifest, draft.request.session
     wide = digest({"names": [d.as_dict() for d in _destinations(draft)]})
     return [
-        {"name": f"asf-state-{m.name}.{session}-{s.key}", "key": s.key, "target": s.target,
-         "labels": {"asf.volume": "state", "asf.agent": m.name, "asf.name": session, "asf.policy": wide,
-                    "asf.owner": str(draft.host.uid)}}
+        {
+            "name": f"asf-state-{m.name}.{session}-{s.key}",
+            "key": s.key,
+            "target": s.target,
+            "labels": {
+                "asf.volume": "state",
+                "asf.agent": m.name,
+                "asf.name": session,
+                "asf.policy": wide,
+                "asf.owner": str(draft.host.uid),
+            },
+        }
         for s in m.state
     ]
 
@@ -322,14 +392,26 @@ def _gate_probes(draft: _Draft, mounts: Sequence[Json]) -> Json:
     l1 = f"{t.agent.far.ip}:{policy.L1_PORT}"
     reach = [e["address"] for e in _listeners(draft) if e["name"] in ("L1", "L2")]
     closed = [f"{t.agent.far.ip}:{p}" for p in (*GATE_PORTS_CLOSED, policy.L3_PORT)]
-    outside = ["198.51.100.1:443", f"{t.broker.far.ip}:{policy.L3_PORT}", f"{t.broker.near.ip}:{policy.BROKER_PORT}",
-               f"{base}.2:443", f"{base}.3:53", "169.254.169.254:80", "169.254.1.2:443", f"{draft.host.resolver}:53"]
+    outside = [
+        "198.51.100.1:443",
+        f"{t.broker.far.ip}:{policy.L3_PORT}",
+        f"{t.broker.near.ip}:{policy.BROKER_PORT}",
+        f"{base}.2:443",
+        f"{base}.3:53",
+        "169.254.169.254:80",
+        "169.254.1.2:443",
+        f"{draft.host.resolver}:53",
+    ]
     verify = draft.manifest.verify_target()
     return {
-        "unreach": list(dict.fromkeys(outside + [f"{a}:443" for a in own])), "reach": reach, "closed": closed,
+        "unreach": list(dict.fromkeys(outside + [f"{a}:443" for a in own])),
+        "reach": reach,
+        "closed": closed,
         "dns": [f"{t.agent.far.ip}:53"],
         "allow": {"proxy": l1, "target": verify} if verify else None,
-        "front": {"addr": f"{t.agent.far.ip}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
+        "front": {"addr": f"{t.agent.far.ip}:{policy.L2_PORT}", "path": policy.CONTROL_PATH}
+        if draft.brokered
+        else None,
         "deny": {"proxy": l1, "target": "asf-denied.invalid:443"},
         "mounts": [{"target": m["target"], "type": "", "rw": m["rw"]} for m in mounts if m["role"] == "agent"],
         "gone": ["/run/podman/podman.sock", "/var/run/docker.sock", f"/run/user/{draft.host.uid}/podman/podman.sock"],
@@ -342,10 +424,20 @@ def _gate(draft: _Draft, mounts: Sequence[Json]) -> Json:
         m.adapter, _protocol(draft), draft.topology, bool(draft.settings.ca_bundle), draft.tty, dict(m.env)
     )
     return {
-        "version": 1, "session": draft.id, "socket": "asf-gate", "deadline_s": draft.settings.gate_deadline,
-        "uid": workload.UID, "gid": workload.UID, "caps": "0" * 16, "nested_sandbox": m.nested_sandbox, "net_raw": False,
-        "env": env, "token_file": policy.TOKEN_FILE if draft.brokered else "", "token_env": tokens,
-        "argv": workload.argv(m.command, draft.request.command), "cwd": workload.folder([r.name for r in draft.repos]),
+        "version": 1,
+        "session": draft.id,
+        "socket": "asf-gate",
+        "deadline_s": draft.settings.gate_deadline,
+        "uid": workload.UID,
+        "gid": workload.UID,
+        "caps": "0" * 16,
+        "nested_sandbox": m.nested_sandbox,
+        "net_raw": False,
+        "env": env,
+        "token_file": policy.TOKEN_FILE if draft.brokered else "",
+        "token_env": tokens,
+        "argv": workload.argv(m.command, draft.request.command),
+        "cwd": workload.folder([r.name for r in draft.repos]),
         "time_s": m.limits.time or draft.settings.limits["agent"].get("time", 0),
         "probes": _gate_probes(draft, mounts),
     }
@@ -355,16 +447,25 @@ def _gate(draft: _Draft, mounts: Sequence[Json]) -> Json:
 
 
 def _files(draft: _Draft, gate: Json) -> List[Json]:
-    """Files below the session's run folder, mounted read-only: ``{path, json}``, ``{path, text}`` or ``{path, copy}``."""
+    """Files below the session's run folder, mounted read-only: ``path`` and one of ``json``, ``text``, ``copy``."""
     m = draft.manifest
     profile = draft.host.seccomp_default
     out: List[Json] = [
         {"path": "seccomp-enforcer.json", "json": seccomp.profile(profile)},
         {"path": "seccomp-agent.json", "json": seccomp.profile(profile, nested_sandbox=m.nested_sandbox)},
         {"path": "gate.json", "json": gate},
-        {"path": "caddy/caddy.json", "json": policy.caddy(
-            draft.id, draft.topology, _destinations(draft), _provider(draft), _protocol(draft), _denied(draft),
-            draft.host.resolver)},
+        {
+            "path": "caddy/caddy.json",
+            "json": policy.caddy(
+                draft.id,
+                draft.topology,
+                _destinations(draft),
+                _provider(draft),
+                _protocol(draft),
+                _denied(draft),
+                draft.host.resolver,
+            ),
+        },
     ]
     if draft.settings.ca_bundle:
         out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle})
@@ -395,7 +496,9 @@ def _secrets(draft: _Draft) -> List[Json]:
 def _draft(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Settings, request: Request) -> _Draft:
     if not NAME.match(request.session):
         raise PlanError(
-            "not a session name", key="session", found=request.session[:80],
+            "not a session name",
+            key="session",
+            found=request.session[:80],
             remedy="use lower-case letters, digits, - and _, beginning with a letter or digit",
         )
     draft = _Draft(manifest, repos, host, settings, request, topology(settings.cable_range))
@@ -412,7 +515,10 @@ def _draft(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Sett
 
 def _container_row(spec: Spec, labels: Json) -> Json:
     return {
-        "role": spec.role, "name": spec.name, "image": spec.image, "network": spec.network,
+        "role": spec.role,
+        "name": spec.name,
+        "image": spec.image,
+        "network": spec.network,
         "args": containers.create_args(spec, labels),
     }
 
@@ -423,34 +529,67 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
     volumes = _volumes(d)
     specs = [_caddy(d), *([_broker(d)] if d.brokered else []), _agent(d, volumes)]
     labels = {
-        "asf.session": d.id, "asf.owner": str(host.uid), "asf.mode": "proxy", "asf.isolation": "container",
+        "asf.session": d.id,
+        "asf.owner": str(host.uid),
+        "asf.mode": "proxy",
+        "asf.isolation": "container",
     }
     mounts = [row for spec in specs for row in containers.mount_rows(spec)]
     gate = _gate(d, mounts)
     cables = [d.topology.agent, *([d.topology.broker] if d.brokered else [])]
     return {
-        "version": VERSION, "revision": 0,
-        "session": {"id": d.id, "agent": manifest.name, "name": request.session, "mode": "proxy", "isolation": "container"},
+        "version": VERSION,
+        "revision": 0,
+        "session": {
+            "id": d.id,
+            "agent": manifest.name,
+            "name": request.session,
+            "mode": "proxy",
+            "isolation": "container",
+        },
         "owner": {"uid": host.uid, "gid": host.gid},
-        "workload": {"uid": workload.UID, "interactive": d.interactive, "tty": d.tty, "argv": gate["argv"], "cwd": gate["cwd"]},
-        "llm": _llm(d), "listeners": _listeners(d),
-        "network": {"mode": "proxy", "resolver": host.resolver, "aliases": _aliases(d),
-                    "uplink": {"helper": host.uplink_helper, "range": settings.uplink_range},
-                    "hosts": [list(h) for h in policy.hosts(d.topology, d.brokered)],
-                    "domains": [x.as_dict() for x in _destinations(d)]},
-        "wiring": {"cables": [c.as_dict() for c in cables], "nft": _nft(d),
-                   "uplink": {"role": "caddy", "interface": d.topology.uplink_if}},
+        "workload": {
+            "uid": workload.UID,
+            "interactive": d.interactive,
+            "tty": d.tty,
+            "argv": gate["argv"],
+            "cwd": gate["cwd"],
+        },
+        "llm": _llm(d),
+        "listeners": _listeners(d),
+        "network": {
+            "mode": "proxy",
+            "resolver": host.resolver,
+            "aliases": _aliases(d),
+            "uplink": {"helper": host.uplink_helper, "range": settings.uplink_range},
+            "hosts": [list(h) for h in policy.hosts(d.topology, d.brokered)],
+            "domains": [x.as_dict() for x in _destinations(d)],
+        },
+        "wiring": {
+            "cables": [c.as_dict() for c in cables],
+            "nft": _nft(d),
+            "uplink": {"role": "caddy", "interface": d.topology.uplink_if},
+        },
         "containers": [_container_row(s, {**labels, "asf.role": s.role}) for s in specs],
-        "mounts": mounts, "secrets": _secrets(d), "volumes": volumes, "files": _files(d, gate), "gate": gate,
-        "gate_binary": settings.gate_digest, "run_dir": d.run("").rstrip("/"), "warnings": d.warnings,
-        "repos": [{"name": r.name, "path": r.path, "rw": r.rw} for r in repos], "manifest": _plain(manifest),
+        "mounts": mounts,
+        "secrets": _secrets(d),
+        "volumes": volumes,
+        "files": _files(d, gate),
+        "gate": gate,
+        "gate_binary": settings.gate_digest,
+        "run_dir": d.run("").rstrip("/"),
+        "warnings": d.warnings,
+        "repos": [{"name": r.name, "path": r.path, "rw": r.rw} for r in repos],
+        "manifest": _plain(manifest),
         "command": list(request.command) if request.command is not None else None,
     }
 
 
 def _plain(manifest: Manifest) -> Json:
     """The manifest as data, to say later which keys of it were edited."""
-    out: Json = json.loads(json.dumps({k: v for k, v in asdict(manifest).items() if k not in ("marks", "warnings", "file")}))
+    out: Json = json.loads(
+        json.dumps({k: v for k, v in asdict(manifest).items() if k not in ("marks", "warnings", "file")})
+    )
     return out
 
 
@@ -458,8 +597,12 @@ def _llm(draft: _Draft) -> Optional[Json]:
     llm = draft.manifest.llm
     if not draft.brokered or llm is None:
         return None
-    return {"protocol": llm.protocol, "provider": None if llm.mock is not None else llm.provider,
-            "mock": llm.mock is not None, "models": list(llm.models)}
+    return {
+        "protocol": llm.protocol,
+        "provider": None if llm.mock is not None else llm.provider,
+        "mock": llm.mock is not None,
+        "models": list(llm.models),
+    }
 
 
 def edited(old: Json, new: Json) -> List[str]:

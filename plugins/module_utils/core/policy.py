@@ -4,6 +4,7 @@
 Every function is pure: same arguments, same document. Caddy and nftables both read JSON, and JSON is YAML, so
 nothing here formats text. Shapes: Caddy's JSON configuration, libnftables-json(5), LiteLLM's proxy configuration.
 """
+
 from __future__ import annotations
 
 import ipaddress
@@ -56,7 +57,9 @@ _BAD_REQUEST: Json = {
 }
 
 
-def _connect(session: str, listener: str, destinations: Sequence[Destination], deny: Sequence[str], resolver: str) -> Json:
+def _connect(
+    session: str, listener: str, destinations: Sequence[Destination], deny: Sequence[str], resolver: str
+) -> Json:
     return {
         "handler": "asf_connect",
         "session": session,
@@ -88,7 +91,9 @@ def caddy(
     """
     front, exit_ = topology.agent.far, topology.broker.far
     servers = {
-        "l1": _server(session, "L1", f"{front.ip}:{L1_PORT}", _connect(session, "L1", destinations, deny, resolver), 256)
+        "l1": _server(
+            session, "L1", f"{front.ip}:{L1_PORT}", _connect(session, "L1", destinations, deny, resolver), 256
+        )
     }
     if protocol is not None:
         inference = {
@@ -199,9 +204,7 @@ def _from_cable(cable_if: str, source: str, own: str, ports: Sequence[int]) -> L
     ]
 
 
-def nft(
-    topology: Topology, brokered: bool, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]
-) -> List[Json]:
+def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]) -> List[Json]:
     """Rules of Caddy's network namespace, as a list of table, chain and rule objects in load order.
 
     ``barred`` are CIDRs behind the uplink that are the host's own or the user-mode network's aliases; ``tcp_out``
@@ -220,12 +223,25 @@ def nft(
     out += [_rule("output", _meta("oifname", "lo"), _ACCEPT), _rule("output", _ESTABLISHED, _ACCEPT)]
     if brokered:
         out.append(
-            _rule("output", _meta("oifname", broker.far.interface), _field("ip", "daddr", broker.near.ip),
-                  _field("tcp", "dport", BROKER_PORT), _ACCEPT)
+            _rule(
+                "output",
+                _meta("oifname", broker.far.interface),
+                _field("ip", "daddr", broker.near.ip),
+                _field("tcp", "dport", BROKER_PORT),
+                _ACCEPT,
+            )
         )
     up = _meta("oifname", uplink)
-    out.append(_rule("output", up, _field("ip", "daddr", resolver), _meta("l4proto", _any_of(["tcp", "udp"])),
-                     _field("th", "dport", 53), _ACCEPT))
+    out.append(
+        _rule(
+            "output",
+            up,
+            _field("ip", "daddr", resolver),
+            _meta("l4proto", _any_of(["tcp", "udp"])),
+            _field("th", "dport", 53),
+            _ACCEPT,
+        )
+    )
     out.append(_rule("output", up, _field("ip", "daddr", _any_of([_cidr(c) for c in barred])), _PROHIBITED))
     if tcp_out:
         out.append(_rule("output", up, _field("tcp", "dport", _any_of(sorted(set(tcp_out)))), _ACCEPT))

@@ -5,6 +5,7 @@ An observation is plain data read back from the kernel and the engine (``engine/
 observation and says pass, fail or inconclusive, with evidence. What was not observed is inconclusive, never a pass:
 a probe that did not look must not reassure anybody (invariant 3).
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -111,7 +112,9 @@ def _neighbours(plan: Json, seen: Json, role: str) -> Verdict:
 
 def _no_ipv6(plan: Json, seen: Json, role: str) -> Verdict:
     found = [
-        f"{link['ifname']} {info.get('local')}" for link in seen["addresses"] for info in link.get("addr_info", [])
+        f"{link['ifname']} {info.get('local')}"
+        for link in seen["addresses"]
+        for info in link.get("addr_info", [])
         if info.get("family") == "inet6"
     ]
     found += [f"route {r.get('dst')}" for r in seen["routes6"] if r.get("type") not in ("unreachable", "prohibit")]
@@ -156,7 +159,7 @@ def _namespaces(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _userns(plan: Json, seen: Json, role: str) -> Verdict:
-    """The outer column is relative to the reader: the observer reads in the parent namespace, whose 0 is the operator."""
+    """The outer column is relative to the reader, who reads in the parent namespace, whose 0 is the operator."""
     if seen["ns"]["user"] == seen["parent_user"]:
         return False, "it runs in the parent user namespace itself, whose root is the operator"
     rows = [[int(n) for n in line.split()] for line in seen["uid_map"].splitlines()]
@@ -189,22 +192,49 @@ def _options(plan: Json, seen: Json, role: str) -> Verdict:
     ):
         if not ok:
             wrong.append(what)
-    return not wrong, "differs: " + ", ".join(wrong) if wrong else "read-only root, no capability, no device, as labelled"
+    return not wrong, "differs: " + ", ".join(
+        wrong
+    ) if wrong else "read-only root, no capability, no device, as labelled"
 
 
 # Mounts that the engine makes by itself; what it leaves writable there belongs to the container alone.
 ENGINE_RW = (
-    "/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/console", "/dev/null", "/dev/zero", "/dev/full",
-    "/dev/tty", "/dev/random", "/dev/urandom", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-    "/proc/sched_debug", "/proc/timer_stats",
+    "/proc",
+    "/dev",
+    "/dev/pts",
+    "/dev/mqueue",
+    "/dev/shm",
+    "/dev/console",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/random",
+    "/dev/urandom",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/sched_debug",
+    "/proc/timer_stats",
 )
-ENGINE_RO = ("/", "/sys", "/sys/fs/cgroup", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/.containerenv",
-             "/run/secrets", "/etc/passwd", "/etc/group")
+ENGINE_RO = (
+    "/",
+    "/sys",
+    "/sys/fs/cgroup",
+    "/etc/hosts",
+    "/etc/hostname",
+    "/etc/resolv.conf",
+    "/run/.containerenv",
+    "/run/secrets",
+    "/etc/passwd",
+    "/etc/group",
+)
 ENGINE_RO_BELOW = ("/proc/", "/sys/")
 
 
 def parse_mountinfo(text: str) -> List[Json]:
-    """Rows of proc_pid_mountinfo(5): ``{target, fstype, rw}``; octal escapes decoded, a later mount hides an earlier."""
+    """Rows of proc_pid_mountinfo(5): ``{target, fstype, rw}``; escapes decoded, a later mount hides an earlier."""
     rows = {}
     for line in text.splitlines():
         fields = line.split(" ")
@@ -257,7 +287,9 @@ def _resolver(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _listeners(plan: Json, seen: Json, role: str) -> Verdict:
-    return _same([entry["address"] for entry in plan["listeners"] if entry["role"] == role], seen["listeners"], "listeners")
+    return _same(
+        [entry["address"] for entry in plan["listeners"] if entry["role"] == role], seen["listeners"], "listeners"
+    )
 
 
 def _aliases(plan: Json, seen: Json, role: str) -> Verdict:
@@ -295,7 +327,11 @@ PROBES: Tuple[Probe, ...] = (
 def result(name: str, invariant: int, vantage: str, expect: str, verdict: str, evidence: str) -> Json:
     """A probe's result, in the shape of every report."""
     return {
-        "id": name, "invariant": invariant, "vantage": vantage, "expect": expect, "verdict": verdict,
+        "id": name,
+        "invariant": invariant,
+        "vantage": vantage,
+        "expect": expect,
+        "verdict": verdict,
         "evidence": clip(evidence, 2000),
     }
 

@@ -4,6 +4,7 @@
 Addresses come from one special-purpose range (RFC 2544, 198.18.0.0/15, is the default's home). Every session uses the
 same ones: its namespaces are private, so there is nothing to allocate and nothing to collide.
 """
+
 from __future__ import annotations
 
 import ipaddress
@@ -63,11 +64,15 @@ def topology(cable_range: str) -> Topology:
     except ValueError as exc:
         raise PlanError(
             f"the cables' range is not an IPv4 network: {exc}",
-            key="asf_network_cable_range", found=cable_range, remedy="give a CIDR such as 198.18.0.0/24",
+            key="asf_network_cable_range",
+            found=cable_range,
+            remedy="give a CIDR such as 198.18.0.0/24",
         ) from None
     if network.prefixlen > 29:
         raise PlanError(
-            "the cables' range is too small", key="asf_network_cable_range", found=cable_range,
+            "the cables' range is too small",
+            key="asf_network_cable_range",
+            found=cable_range,
             remedy="give at least a /29",
         )
     return Topology(

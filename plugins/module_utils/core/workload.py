@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What the workload is started with: its words, its folder and its complete environment."""
+
 from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -14,7 +15,12 @@ CA_FILE = "/asf/ca.pem"
 
 # Every client reads another variable; all of them name the same bundle.
 _CA_VARIABLES = (
-    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT",
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
 )
 
 # Per protocol of the front: the variable of its address, the path below it, and the variables of the token.
@@ -57,9 +63,16 @@ def environment(
     policy does not rest on variables.
     """
     env = {
-        "HOME": HOME, "USER": "node", "LOGNAME": "node", "SHELL": "/bin/bash", "LANG": "C.UTF-8",
-        "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "xterm-256color" if tty else "dumb", "IS_SANDBOX": "1",
-        **proxies(topology), **_ADAPTER_ENV.get(adapter, {}),
+        "HOME": HOME,
+        "USER": "node",
+        "LOGNAME": "node",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "TERM": "xterm-256color" if tty else "dumb",
+        "IS_SANDBOX": "1",
+        **proxies(topology),
+        **_ADAPTER_ENV.get(adapter, {}),
     }
     if with_ca:
         env.update({name: CA_FILE for name in _CA_VARIABLES})

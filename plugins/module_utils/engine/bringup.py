@@ -4,6 +4,7 @@
 Order (measured): all secrets at once, all creates at once, one init, one inspect; wiring is ``wiring.py``. A
 container that exists is never recreated for drift: what is partly there is an error whose remedy is close and open.
 """
+
 from __future__ import annotations
 
 import json
@@ -47,7 +48,8 @@ def _settled(doc: PlanDocument, found: Mapping[str, Json]) -> bool:
         words += [f"{', '.join(foreign)} made from another plan"] if foreign else []
         raise EngineError(
             f"session {doc.session} is only partly there: {'; '.join(words)}",
-            remedy="close it (close.yml) and open it again", code="partial-session",
+            remedy="close it (close.yml) and open it again",
+            code="partial-session",
         )
     return True
 
@@ -104,12 +106,16 @@ def _create_args(container: Json, digest: str) -> List[str]:
 def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: bool = False) -> Json:
     """Everything of the plan that must exist before the wires: files, secrets, containers, one init.
 
-    State volumes exist by then; they outlive sessions and are made by the role. 
+    State volumes exist by then; they outlive sessions and are made by the role.
     Returns ``{changed, actions, containers}``; ``containers`` maps roles to ``{id, name, pid, start, net}``.
     """
     if _settled(doc, present(podman, doc)):
         record = state.read(doc.session) or {}
-        return {"changed": False, "actions": ["all containers exist already"], "containers": record.get("containers", {})}
+        return {
+            "changed": False,
+            "actions": ["all containers exist already"],
+            "containers": record.get("containers", {}),
+        }
     if check_mode:
         return {"changed": True, "actions": [f"would create {n}" for n in doc.names().values()], "containers": {}}
     state.begin_step(doc.session, "create")
@@ -119,7 +125,11 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
     podman.run(["init", *doc.names().values()], timeout=60)
     chosen = _chosen(podman, doc)
     state.begin_step(doc.session, "created", containers=chosen)
-    return {"changed": True, "actions": [f"created and initialized {n}" for n in doc.names().values()], "containers": chosen}
+    return {
+        "changed": True,
+        "actions": [f"created and initialized {n}" for n in doc.names().values()],
+        "containers": chosen,
+    }
 
 
 def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
@@ -130,7 +140,10 @@ def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
         if start is None:
             raise EngineError(f"the {role} container died right after init", remedy="see its last words in podman logs")
         out[role] = {
-            "id": got["id"], "name": doc.names()[role], "pid": got["pid"], "start": start,
+            "id": got["id"],
+            "name": doc.names()[role],
+            "pid": got["pid"],
+            "start": start,
             "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
         }
     return out
@@ -172,7 +185,10 @@ def last_words(podman: Podman, name: str, lines: int = 5) -> str:
 def _silent(role: str, message: str, words: str) -> EngineError:
     """The error for a service that does not come up, with its last words."""
     return EngineError(
-        message, stderr=words, found=words.splitlines()[-1][:500] if words else None, code=f"{role}-not-started",
+        message,
+        stderr=words,
+        found=words.splitlines()[-1][:500] if words else None,
+        code=f"{role}-not-started",
         remedy=f"`found` is the end of the {role}'s log; the evidence folder has the rest",
     )
 
@@ -195,7 +211,9 @@ def wait_listening(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]
     pid, end = int(chosen["caddy"]["pid"]), time.monotonic() + timeout
     missing = netns.in_net(pid, lambda: _listening(addresses, pid, end), timeout + 5)
     if missing:
-        raise _silent("caddy", f"Caddy does not listen on {', '.join(missing)}", last_words(podman, doc.names()["caddy"]))
+        raise _silent(
+            "caddy", f"Caddy does not listen on {', '.join(missing)}", last_words(podman, doc.names()["caddy"])
+        )
 
 
 def _answers(host: str, port: int, end: float, pid: int) -> bool:
@@ -227,9 +245,7 @@ def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], t
 def check_host(version: Sequence[int], wanted: Sequence[int] = (4, 3)) -> None:
     """Raise HostError for a Podman that is too old."""
     if tuple(version[:2]) < tuple(wanted):
-        raise HostError(
-            "Podman is too old", found=".".join(map(str, version)), remedy="install Podman 4.3 or newer"
-        )
+        raise HostError("Podman is too old", found=".".join(map(str, version)), remedy="install Podman 4.3 or newer")
 
 
 def chosen(doc: PlanDocument) -> Dict[str, Json]:
@@ -238,7 +254,8 @@ def chosen(doc: PlanDocument) -> Dict[str, Json]:
     found = record.get("containers") if record else None
     if not isinstance(found, dict) or not found:
         raise EngineError(
-            f"session {doc.session} has no record of its containers", remedy="close it and open it again",
+            f"session {doc.session} has no record of its containers",
+            remedy="close it and open it again",
             code="no-record",
         )
     return found

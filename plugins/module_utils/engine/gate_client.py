@@ -5,6 +5,7 @@ The gate listens on an abstract socket, which is scoped by the network namespace
 file is involved. ``SO_PEERCRED`` gives the gate's pid as this pid namespace sees it; it must be the pid chosen at init,
 so that the report provably comes from there. What the report says is untrusted all the same.
 """
+
 from __future__ import annotations
 
 import json
@@ -13,8 +14,7 @@ import struct
 import time
 from typing import Any, Dict, Tuple
 
-from ..core.errors import GateError
-from ..core.errors import EngineError
+from ..core.errors import EngineError, GateError
 from . import netns
 
 Json = Dict[str, Any]

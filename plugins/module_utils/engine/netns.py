@@ -6,6 +6,7 @@ enters that one is uid 0 there, with capabilities over all its children (user_na
 ``ip`` and ``nft`` in a child's network namespace. What enters is a forked process: single-threaded as setns(2) demands
 for user namespaces, without any descriptor but its result pipe, with a deadline, and its answer is plain JSON.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -41,7 +42,8 @@ def pause_pid() -> int:
         return pid
     except (OSError, ValueError) as exc:
         raise EngineError(
-            f"Podman's pause process was not found: {exc}", file=path,
+            f"Podman's pause process was not found: {exc}",
+            file=path,
             remedy="run `podman info` once as this account; `asf-play doctor` says more",
         ) from None
 
@@ -75,7 +77,7 @@ def _child(work: Callable[[], Any], write_end: int) -> None:
         data = json.dumps({"err": f"{type(exc).__name__}: {exc}"[:2000]}).encode()
     try:
         while data:
-            data = data[os.write(keep, data):]
+            data = data[os.write(keep, data) :]
     finally:
         os._exit(0)
 
@@ -145,8 +147,13 @@ def commands(batch: Sequence[Command], timeout: float = 20.0) -> List[str]:
         outs = []
         for pid, argv, stdin in steps:
             done = subprocess.run(
-                ["nsenter", f"--net=/proc/{pid}/ns/net", "--", *argv], input=stdin, capture_output=True, text=True,
-                check=False, timeout=timeout, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
+                ["nsenter", f"--net=/proc/{pid}/ns/net", "--", *argv],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
             )
             if done.returncode:
                 return {"argv": argv, "rc": done.returncode, "stderr": done.stderr[-2000:]}
@@ -156,8 +163,10 @@ def commands(batch: Sequence[Command], timeout: float = 20.0) -> List[str]:
     answer = forked(inside, timeout + 5)
     if isinstance(answer, dict):
         raise EngineError(
-            f"{answer['argv'][0]} failed in a container's network namespace", cmd=list(answer["argv"]),
-            rc=int(answer["rc"]), stderr=str(answer["stderr"]),
+            f"{answer['argv'][0]} failed in a container's network namespace",
+            cmd=list(answer["argv"]),
+            rc=int(answer["rc"]),
+            stderr=str(answer["stderr"]),
         )
     return [str(out) for out in answer]
 

@@ -5,6 +5,7 @@ One forked process enters the parent user namespace and reads everything: ``/pro
 by the host's own ``ip`` and ``nft``, its network namespace. Nothing is executed from inside, no link is followed in a
 place that the agent can write, and what comes back is data for ``core/probes.py``.
 """
+
 from __future__ import annotations
 
 import ipaddress
@@ -22,11 +23,19 @@ Json = Dict[str, Any]
 MAX_READ = 1 << 20
 _MARK = "\x1e"
 # One shell for nine readings: each is a fixed command of the host, none takes a word from anywhere.
-_NET_SCRIPT = f"; printf '{_MARK}'; ".join([
-    "ip -j -d link show", "ip -j addr show", "ip -j -4 route show table all", "ip -j -6 route show table all",
-    "ip -j neigh show nud all", "nft -j list ruleset", "cat /proc/sys/net/ipv4/ip_forward",
-    "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || echo 1", "cat /proc/net/tcp /proc/net/udp /proc/net/tcp6 /proc/net/udp6",
-])
+_NET_SCRIPT = f"; printf '{_MARK}'; ".join(
+    [
+        "ip -j -d link show",
+        "ip -j addr show",
+        "ip -j -4 route show table all",
+        "ip -j -6 route show table all",
+        "ip -j neigh show nud all",
+        "nft -j list ruleset",
+        "cat /proc/sys/net/ipv4/ip_forward",
+        "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || echo 1",
+        "cat /proc/net/tcp /proc/net/udp /proc/net/tcp6 /proc/net/udp6",
+    ]
+)
 _LISTEN, _UDP_OPEN = "0A", "07"
 
 
@@ -44,14 +53,24 @@ def _namespaces(pid: str) -> Dict[str, str]:
 
 def _network(pid: int) -> Json:
     done = subprocess.run(
-        ["nsenter", f"--net=/proc/{pid}/ns/net", "--", "/bin/sh", "-c", _NET_SCRIPT], capture_output=True, text=True,
-        timeout=15, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
+        ["nsenter", f"--net=/proc/{pid}/ns/net", "--", "/bin/sh", "-c", _NET_SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=15,
+        check=False,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
     )
     parts = done.stdout.split(_MARK)
     links, addresses, routes, routes6, neighbours, nft = (json.loads(p) if p.strip() else [] for p in parts[:6])
     return {
-        "links": links, "addresses": addresses, "routes": routes, "routes6": routes6, "neighbours": neighbours,
-        "nft": nft["nftables"] if nft else [], "ip_forward": parts[6].strip(), "ipv6_disabled": parts[7].strip(),
+        "links": links,
+        "addresses": addresses,
+        "routes": routes,
+        "routes6": routes6,
+        "neighbours": neighbours,
+        "nft": nft["nftables"] if nft else [],
+        "ip_forward": parts[6].strip(),
+        "ipv6_disabled": parts[7].strip(),
         "listeners": listening(parts[8]),
     }
 
@@ -64,7 +83,7 @@ def listening(table: str) -> List[str]:
         if len(fields) < 4 or fields[3] not in (_LISTEN, _UDP_OPEN):
             continue
         address, port = fields[1].split(":")
-        raw = b"".join(bytes.fromhex(address[i:i + 8])[::-1] for i in range(0, len(address), 8))
+        raw = b"".join(bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8))
         text = str(ipaddress.ip_address(raw))
         found.append(f"[{text}]:{int(port, 16)}" if ":" in text else f"{text}:{int(port, 16)}")
     return found
@@ -92,8 +111,12 @@ def _root_of(pid: int, target: str) -> List[int]:
 def _process(pid: int, targets: Sequence[str]) -> Json:
     stat = _read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()
     return {
-        "pid": pid, "start": int(stat[19]), "ns": _namespaces(str(pid)), "status": _status(pid),
-        "uid_map": _read(f"/proc/{pid}/uid_map"), "mountinfo": _read(f"/proc/{pid}/mountinfo"),
+        "pid": pid,
+        "start": int(stat[19]),
+        "ns": _namespaces(str(pid)),
+        "status": _status(pid),
+        "uid_map": _read(f"/proc/{pid}/uid_map"),
+        "mountinfo": _read(f"/proc/{pid}/mountinfo"),
         "roots": {target: _root_of(pid, target) for target in targets},
     }
 
@@ -130,12 +153,19 @@ def inspect(podman: Podman, names: Mapping[str, str]) -> Dict[str, Json]:
     for item in podman.json(["inspect", "--type", "container", *names.values()]):
         host, config = item["HostConfig"], item["Config"]
         found[by_name[item["Name"]]] = {
-            "id": item["Id"], "pid": int(item["State"]["Pid"]), "status": item["State"]["Status"].lower(),
-            "exit_code": item["State"].get("ExitCode"), "read_only": bool(host.get("ReadonlyRootfs")),
-            "privileged": bool(host.get("Privileged")), "devices": host.get("Devices") or [],
-            "effective_caps": item.get("EffectiveCaps") or [], "bounding_caps": item.get("BoundingCaps") or [],
-            "labels": config.get("Labels") or {}, "image": item.get("ImageName", ""),
-            "network": host.get("NetworkMode", ""), "resolv_conf": item.get("ResolvConfPath") or "",
+            "id": item["Id"],
+            "pid": int(item["State"]["Pid"]),
+            "status": item["State"]["Status"].lower(),
+            "exit_code": item["State"].get("ExitCode"),
+            "read_only": bool(host.get("ReadonlyRootfs")),
+            "privileged": bool(host.get("Privileged")),
+            "devices": host.get("Devices") or [],
+            "effective_caps": item.get("EffectiveCaps") or [],
+            "bounding_caps": item.get("BoundingCaps") or [],
+            "labels": config.get("Labels") or {},
+            "image": item.get("ImageName", ""),
+            "network": host.get("NetworkMode", ""),
+            "resolv_conf": item.get("ResolvConfPath") or "",
         }
     return found
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The plan's file: written once, read by every later step (invariant 7)."""
+
 from __future__ import annotations
 
 import json
@@ -47,12 +48,16 @@ def read(path: str) -> PlanDocument:
         ok = digest(found.plan) == found.digest and found.plan["version"] == VERSION
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise EngineError(
-            f"the session's plan cannot be read: {exc}", file=path, remedy="close the session and open it again",
+            f"the session's plan cannot be read: {exc}",
+            file=path,
+            remedy="close the session and open it again",
             code="plan-file",
         ) from None
     if not ok:
         raise EngineError(
-            "the session's plan does not match its digest or is of another version of ASF", file=path,
-            remedy="close the session and open it again", code="plan-file",
+            "the session's plan does not match its digest or is of another version of ASF",
+            file=path,
+            remedy="close the session and open it again",
+            code="plan-file",
         )
     return found

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Gather everything that a plan is a function of, compute it, and say what stands in its way before anything exists."""
+
 from __future__ import annotations
 
 import json
@@ -10,14 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import images as image_names
-from ..core import manifest as manifests
-from ..core import plan as plans
+from ..core import images as image_names, manifest as manifests, plan as plans
 from ..core.errors import EngineError, HostError, ManifestError, PlanError
 from ..core.grants import Grant
 from ..core.manifest import Manifest
-from . import dirs, grantfs, hostfacts, images, inventory, plandoc, state, teardown
-from . import home as homes
+from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, teardown
 from .evidencefs import Evidence
 from .home import Home
 from .plandoc import PlanDocument
@@ -135,8 +133,10 @@ def _host(podman: Podman, resolver: Optional[str]) -> plans.Host:
     facts = hostfacts.for_plan(podman.version(), resolver)
     if not facts["resolver"]:
         raise HostError(
-            "no resolver that Caddy could ask: the host's own are on loopback or IPv6", file="/etc/resolv.conf",
-            key="resolver", remedy="set `resolver` in config.yml to an IPv4 address that is reachable from this host",
+            "no resolver that Caddy could ask: the host's own are on loopback or IPv6",
+            file="/etc/resolv.conf",
+            key="resolver",
+            remedy="set `resolver` in config.yml to an IPv4 address that is reachable from this host",
         )
     if not facts["uplink_helper"]:
         raise HostError(
@@ -178,12 +178,20 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
     grants, warnings = _grants(home, inputs, storage)
     named = _image_names(manifest)
     plan = plans.build(
-        manifest, [plans.Repo(g.name, g.path, g.rw) for g in grants], host,
+        manifest,
+        [plans.Repo(g.name, g.path, g.rw) for g in grants],
+        host,
         plans.Settings(
-            run_dir=str(dirs.run_dir()), gate=str(workshop.binary(tags["gate"])), gate_digest=tags["gate"],
+            run_dir=str(dirs.run_dir()),
+            gate=str(workshop.binary(tags["gate"])),
+            gate_digest=tags["gate"],
             images={"agent": tags[f"agent-{_adapter(named)}"], "caddy": tags["caddy"], "litellm": tags["litellm"]},
-            broker_files=_broker_files(collection), ca_bundle=settings.ca_bundle, limits=_limits(inputs, home),
-            cable_range=inputs.cable_range, uplink_range=inputs.uplink_range, gate_deadline=inputs.gate_deadline,
+            broker_files=_broker_files(collection),
+            ca_bundle=settings.ca_bundle,
+            limits=_limits(inputs, home),
+            cable_range=inputs.cable_range,
+            uplink_range=inputs.uplink_range,
+            gate_deadline=inputs.gate_deadline,
         ),
         plans.Request(inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock),
     )
@@ -194,7 +202,7 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
 
 
 def _adapter(named: Sequence[str]) -> str:
-    return next(name[len("agent-"):] for name in named if name.startswith("agent-"))
+    return next(name[len("agent-") :] for name in named if name.startswith("agent-"))
 
 
 def _refuse_edited(doc_path: str, plan: Json, record: Json) -> PlanDocument:
@@ -205,8 +213,10 @@ def _refuse_edited(doc_path: str, plan: Json, record: Json) -> PlanDocument:
     keys = plans.edited(old.plan, plan)
     raise PlanError(
         f"session {old.session} is open with another plan; what differs: {', '.join(keys[:12])}",
-        file=str(record.get("evidence")), key=keys[0] if keys else None,
-        remedy="close it and open it again to use what the manifest, the grants or the host say now", code="edited",
+        file=str(record.get("evidence")),
+        key=keys[0] if keys else None,
+        remedy="close it and open it again to use what the manifest, the grants or the host say now",
+        code="edited",
     )
 
 
@@ -235,7 +245,9 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
             return Result(doc, True, False, named, [], warnings, [f"{session} is open"], record.get("evidence"))
         if view in ("opening", "closing"):
             raise EngineError(
-                f"session {session} is {view} by process {state.holder(record)}", key="session", code="busy",
+                f"session {session} is {view} by process {state.holder(record)}",
+                key="session",
+                code="busy",
                 remedy="wait for it, or end that process and open again",
             )
         missing = _missing_volumes(podman, plan)
@@ -255,9 +267,7 @@ def _checked(plan: Json) -> PlanDocument:
     return plandoc.write(str(folder / f"{plan['session']['id']}.json"), plan)
 
 
-def _recorded(
-    plan: Json, named: List[str], missing: List[Json], warnings: List[str], actions: List[str]
-) -> Result:
+def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], actions: List[str]) -> Result:
     session, found = plan["session"], plans.digest(plan)
     record = state.begin(session["id"], mode=session["mode"], isolation=session["isolation"], plan_digest=found)
     doc = plandoc.write(os.path.join(plan["run_dir"], "plan.json"), plan)
@@ -275,4 +285,3 @@ def provider_key(inputs_home: Optional[str], collection: str, plan: Json) -> str
     if selection is None:
         raise PlanError("the plan names a provider key, the manifest none", remedy="close and open the session")
     return selection.value
-

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Prove the policy from two sides, then, and only then, let the gate start the workload (invariant 3)."""
+
 from __future__ import annotations
 
 import json
@@ -60,9 +61,13 @@ def _merge(first: List[Json], later: List[Json]) -> List[Json]:
 def _written(doc: PlanDocument, record: Json, results: List[Json], nonce: str, began: float) -> Json:
     """The verification report, which also lies in the evidence from now on, whatever it says."""
     report = {
-        "version": 1, "session": doc.session, "plan_digest": doc.digest, "nonce": nonce,
+        "version": 1,
+        "session": doc.session,
+        "plan_digest": doc.digest,
+        "nonce": nonce,
         "ok": not probes.blocking(results),
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(time.monotonic() - began, 3),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds": round(time.monotonic() - began, 3),
         "probes": results,
     }
     if record:
@@ -76,9 +81,14 @@ def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) 
     if bad:
         error = VerifyError(
             f"{len(bad)} of {len(results)} probes did not pass: " + ", ".join(r["id"] for r in bad[:8]),
-            found=bad[0]["evidence"], file=record.get("evidence"),
-            remedy=("close the session: it is not confined as planned" if record.get("state") == "live" else
-                    "the workload was not started") + "; verification.json in the evidence folder has every probe",
+            found=bad[0]["evidence"],
+            file=record.get("evidence"),
+            remedy=(
+                "close the session: it is not confined as planned"
+                if record.get("state") == "live"
+                else "the workload was not started"
+            )
+            + "; verification.json in the evidence folder has every probe",
         )
         error.results = results  # type: ignore[attr-defined]
         raise error

@@ -4,6 +4,7 @@
 A cable is a veth pair; ARP is off from its first moment (switched off later, the kernel empties the permanent entries:
 measured), peers are /32, neighbours permanent. It dies with either namespace, so there is nothing to clean up.
 """
+
 from __future__ import annotations
 
 import json
@@ -17,23 +18,33 @@ Json = Dict[str, Any]
 
 def _near_batch(cable: Json, far_pid: int) -> str:
     near, far = cable["near"], cable["far"]
-    return "\n".join([
-        f"link add {near['interface']} address {near['mac']} arp off type veth "
-        f"peer name {far['interface']} address {far['mac']} arp off netns {far_pid}",
-        f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}",
-        f"link set {near['interface']} up",
-        "link set lo up",
-        f"neigh replace {far['ip']} lladdr {far['mac']} nud permanent dev {near['interface']}",
-    ]) + "\n"
+    return (
+        "\n".join(
+            [
+                f"link add {near['interface']} address {near['mac']} arp off type veth "
+                f"peer name {far['interface']} address {far['mac']} arp off netns {far_pid}",
+                f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}",
+                f"link set {near['interface']} up",
+                "link set lo up",
+                f"neigh replace {far['ip']} lladdr {far['mac']} nud permanent dev {near['interface']}",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _far_batch(cable: Json) -> str:
     near, far = cable["near"], cable["far"]
-    return "\n".join([
-        f"addr add {far['ip']}/32 peer {near['ip']} dev {far['interface']}",
-        f"link set {far['interface']} up",
-        f"neigh replace {near['ip']} lladdr {near['mac']} nud permanent dev {far['interface']}",
-    ]) + "\n"
+    return (
+        "\n".join(
+            [
+                f"addr add {far['ip']}/32 peer {near['ip']} dev {far['interface']}",
+                f"link set {far['interface']} up",
+                f"neigh replace {near['ip']} lladdr {near['mac']} nud permanent dev {far['interface']}",
+            ]
+        )
+        + "\n"
+    )
 
 
 def plugged(pids: Mapping[str, int], cables: Sequence[Json]) -> List[bool]:
