@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""ask.py HOST PORT LINE…: send an HTTP/1.1 request of these lines, print the head of the answer, or the error's name."""
+"""ask.py HOST PORT LINE…: send an HTTP/1.1 request of these lines, print the answer's head, or the error's name."""
 
 import socket
 import sys

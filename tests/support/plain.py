@@ -31,9 +31,7 @@ class Played:
         return f"exit {self.rc}\n--- stdout\n{self.out[-6000:]}\n--- stderr\n{self.err[-3000:]}"
 
 
-def play(
-    playbook: str, session: Session, *args: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT
-) -> Played:
+def play(playbook: str, session: Session, *args: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Played:
     """Run `ansible-playbook PLAYBOOK` on a session; `env` is added to the environment."""
     base = {name: os.environ[name] for name in _KEPT if name in os.environ}
     base |= _folders(session.home) | dict(env or {})
