@@ -162,11 +162,21 @@ def _fields(found: Mapping[str, Any], indent: str = "") -> list[str]:
     for key, value in found.items():
         if isinstance(value, Mapping):
             lines += [f"{indent}{safe(key, 60)}:", *_fields(value, indent + "  ")]
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            lines.append(f"{indent}{safe(key, 60)}:")
+            lines += [f"{indent}  {_pairs(item)}" for item in value]
         elif isinstance(value, list):
-            lines.append(f"{indent}{safe(key, 60)}: {', '.join(safe(item, 120) for item in value) or '-'}")
+            lines.append(f"{indent}{safe(key, 60)}: {', '.join(safe(item, 300) for item in value) or '-'}")
         else:
             lines.append(f"{indent}{safe(key, 60)}: {safe(value, 300)}")
     return lines
+
+
+def _pairs(item: object) -> str:
+    if not isinstance(item, Mapping):
+        return safe(item, 300)
+    told = {key: value for key, value in item.items() if value not in (None, "", [], {})}
+    return " ".join(f"{safe(key, 40)}={safe(value, 120)}" for key, value in told.items())
 
 
 def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:

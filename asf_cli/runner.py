@@ -61,7 +61,7 @@ def execute(run: Run, on_event: EventHandler, interrupts: Interrupts, on_start: 
 
 
 def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interrupts) -> Any:
-    from ansible_runner.interface import init_runner
+    from ansible_runner.interface import init_runner  # type: ignore[import-untyped]
 
     content = paths.content()
     _link_collection(folder, content)
