@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 PRIVATE = ["198.51.100.0/24"]  # the test world lies in a special-purpose range, which no name may resolve to by itself
 L1, L2, L3 = ("198.18.0.1", 3128), ("198.18.0.1", 4000), ("198.18.0.5", 3129)
 MODELS = ["gpt-test", "gpt-other"]
+CLOSED = ("unreachable", "refused", "no-host", "no-address")  # said at once by this kernel or by Caddy's rules
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +236,7 @@ def test_B3_models_that_are_not_declared(openai: Session, world: World) -> None:
     ask(openai, *[chat(**more) for more in extra])
     world.settle()
     seen = world.provider_requests(mark)
-    assert {request["model"] for request in seen} <= {"gpt-test"}
+    assert {request["model"].removeprefix("openai/") for request in seen} <= {"gpt-test"}
     assert {request["address"] for request in seen} <= {addresses.CORPORATE}
     assert {request["key"] for request in seen} <= {openai.home.secrets["OPENAI_API_KEY"]}
     assert world.accepts(mark, address=addresses.SITE) == []
@@ -279,17 +280,15 @@ def test_chat_and_responses_reach_base_url(openai: Session, world: World) -> Non
 
 
 def test_a_provider_that_moves_out_of_llm_private_is_not_dialled(anthropic: Session, world: World) -> None:
-    """The address is judged at every connection (P4, for the broker's way out)."""
-    world.zone("api.anthropic.com", A=[addresses.PRIVATE])
-    try:
+    """The address is judged at every connection of the broker's way out (P4)."""
+    for moved in (addresses.PRIVATE, addresses.METADATA, addresses.SHARED, addresses.HOST_PUBLIC):
+        world.zone("api.anthropic.com", A=[moved])
         mark = world.mark()
-        answer = ask(anthropic, message())[0]
-        assert answer.status >= 500 and answer.reason == "broker-error", answer
+        refused = anthropic.in_netns("broker", lambda: probe_tools.connect(L3, "api.anthropic.com:443"))
+        assert (refused["status"], refused["headers"].get("x-asf-proxy")) == (403, "denied-address"), (moved, refused)
         assert world.canaries(mark) == []
-        assert anthropic.decisions()[-1]["reason"] == "broker-error"
-        assert [d["reason"] for d in anthropic.decisions() if d["listener"] == "L3"][-1] == "denied-address"
-    finally:
-        world.zone("api.anthropic.com", A=[addresses.PROVIDER])
+    world.zone("api.anthropic.com", A=[addresses.PROVIDER])
+    assert ask(anthropic, message())[0].status == 200
 
 
 # ---- the broker reaches its provider and nothing else
@@ -316,7 +315,8 @@ def test_N8_the_broker_has_no_other_way_out(anthropic: Session, world: World) ->
         ("2001:db8::10", 443),
     ]
     tried = anthropic.in_netns("broker", lambda: [probe_tools.tcp(host, port, 2) for host, port in elsewhere], 60)
-    assert all(result in ("unreachable", "refused") for result in tried), dict(zip(elsewhere, tried, strict=True))
+    wrong = {where: how for where, how in zip(elsewhere, tried, strict=True) if how not in CLOSED}
+    assert wrong == {}
     targets = {
         "docs.example.com:443": "denied-name",
         "api.openai.com:443": "denied-name",
@@ -398,6 +398,9 @@ def test_B7_a_broker_with_no_way_out(embedded: Session, world: World) -> None:
     boot = [json.loads(line) for line in embedded.logs("broker").splitlines() if line.startswith("{")]
     ready = next(line for line in boot if line.get("event") == "ready")
     assert [status for status, _ in ready["warm"].values()] == [200, 200, 200], ready
+    count = {"model": "claude-test", "messages": [{"role": "user", "content": "how long is this?"}]}
+    counted = ask(embedded, Request("/v1/messages/count_tokens?beta=true", count))[0]
+    assert counted.status == 200 and json.loads(counted.body)["input_tokens"] > 0, counted
     assert [d for d in embedded.decisions() if d["listener"] == "L3"] == []
     world.settle()
     assert world.dns_names(embedded.document["mark"]) == set() and world.accepts(embedded.document["mark"]) == []
@@ -442,11 +445,9 @@ def _served(session: Session) -> front.Answer | None:
     [
         (None, 0o600, "secrets.files[0]"),
         ("ANTHROPIC_API_KEY=\n", 0o600, "ANTHROPIC_API_KEY"),
-        ("OTHER_KEY=abc\n", 0o600, "ANTHROPIC_API_KEY"),
         ("ANTHROPIC_API_KEY=abcdefgh\n", 0o644, "0600"),
-        ("ANTHROPIC_API_KEY=abc\n\x00oops\n", 0o600, "line 2"),
     ],
-    ids=["missing", "empty", "other variable", "readable by all", "not a line"],
+    ids=["missing", "empty", "readable by all"],
 )
 def test_a_wrong_secrets_file_stops_before_anything_exists(
     text: str | None, mode: int, named: str, module_home: Home, module_session: SessionFactory
@@ -486,6 +487,7 @@ def test_z_B5_B8_evidence_of_closed_sessions(anthropic: Session, openai: Session
     """No key in what is kept, and the broker's restart is there to be read."""
     secrets = {anthropic.home.secrets["ANTHROPIC_API_KEY"], openai.home.secrets["OPENAI_API_KEY"]}
     secrets |= {front.master_key(anthropic), front.master_key(openai)}
+    assert ask(anthropic, Request("/key/generate"))[0].reason == "denied-path"
     for session in (anthropic, openai):
         assert session.close().rc == 0
     kept = _files(anthropic.home.state)

@@ -26,6 +26,11 @@ def send(raw, limit):
     head, _, body = data.partition(b"\r\n\r\n")
     first, *rest = head.decode("latin-1").split("\r\n")
     headers = {n.lower(): v.strip() for n, _, v in (line.partition(":") for line in rest)}
+    if headers.get("transfer-encoding") == "chunked":
+        chunks, body = body, b""
+        while chunks and (size := int(chunks.partition(b"\r\n")[0] or b"0", 16)):
+            chunks = chunks.partition(b"\r\n")[2]
+            body, chunks = body + chunks[:size], chunks[size + 2:]
     return {"status": int((first.split(" ") + ["", "0"])[1] or 0), "headers": headers, "body": body.decode("latin-1")}
 token = os.environ.get("ANTHROPIC_AUTH_TOKEN") or os.environ.get("OPENAI_API_KEY") or ""
 requests, limit = json.loads(@)
@@ -58,7 +63,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """What came back; chunked bodies are left as they are."""
+    """What came back."""
 
     status: int
     headers: dict[str, str]
