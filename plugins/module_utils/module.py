@@ -14,14 +14,20 @@ from .core.errors import AsfError
 Json = Dict[str, Any]
 
 
+def outcome(work: Callable[[], Json]) -> Json:
+    """The result of ``work``, or of its error: then with ``failed``, ``msg`` and ``asf_error``."""
+    try:
+        return work()
+    except AsfError as exc:
+        results = getattr(exc, "results", None)
+        extra: Json = {} if results is None else {"asf": {"probes": results}}
+        extra.update(getattr(exc, "extra", {}))
+        return {"failed": True, "msg": str(exc), "asf_error": exc.as_dict(), **extra}
+
+
 def call(module: Any, work: Callable[[], Json]) -> None:
     """Run ``work`` and leave the module with its result or its error; never returns."""
-    try:
-        result = work()
-    except AsfError as exc:
-        extra: Json = {}
-        results = getattr(exc, "results", None)
-        if results is not None:
-            extra["asf"] = {"probes": results}
-        module.fail_json(msg=str(exc), asf_error=exc.as_dict(), **extra)
+    result = outcome(work)
+    if result.pop("failed", False):
+        module.fail_json(**result)
     module.exit_json(**result)

@@ -47,8 +47,12 @@ from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_m
 from ansible_collections.asf.sandbox.plugins.module_utils.core.policy import as_text  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, plandoc, state, wiring  # noqa: E402
 
+SPEC = {"plan": {"type": "path", "required": True}}
+RULES = {}
 
-def _work(params, check_mode, diff):
+
+def work(params, check_mode, diff):
+    """The module's result."""
     doc = plandoc.read(params["plan"])
     wires = doc.plan["wiring"]
     shown = {"before": "", "after": "".join(as_text(item["rules"]) for item in wires["nft"])}
@@ -70,8 +74,9 @@ def _work(params, check_mode, diff):
 
 
 def main():
-    module = AnsibleModule(argument_spec={"plan": {"type": "path", "required": True}}, supports_check_mode=True)
-    asf_module.call(module, lambda: _work(module.params, module.check_mode, module._diff))
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,15 @@ from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_m
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, keys, plandoc, state  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
+SPEC = {
+    "plan": {"type": "path", "required": True},
+    "state": {"type": "str", "required": True, "choices": ["initialized", "started", "ready"]},
+    "roles": {"type": "list", "elements": "str", "choices": ["agent", "caddy", "broker"], "default": []},
+    "home": {"type": "path"},
+    "collection": {"type": "path", "default": ""},
+}
+RULES = {}
+
 
 def _started(podman, doc, roles, check_mode):
     done = [bringup.start(podman, doc, role, check_mode) for role in roles if role in doc.names()]
@@ -97,7 +106,8 @@ def _ready(podman, doc, roles, check_mode):
     return out
 
 
-def _work(params, check_mode):
+def work(params, check_mode, diff):
+    """The module's result."""
     doc, podman = plandoc.read(params["plan"]), Podman()
     with state.lock(doc.session):
         if params["state"] == "initialized":
@@ -109,17 +119,9 @@ def _work(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "plan": {"type": "path", "required": True},
-            "state": {"type": "str", "required": True, "choices": ["initialized", "started", "ready"]},
-            "roles": {"type": "list", "elements": "str", "choices": ["agent", "caddy", "broker"], "default": []},
-            "home": {"type": "path"},
-            "collection": {"type": "path", "default": ""},
-        },
-        supports_check_mode=True,
-    )
-    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

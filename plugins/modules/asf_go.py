@@ -50,8 +50,12 @@ from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
 
+SPEC = {"plan": {"type": "path", "required": True}, "nonce": {"type": "str", "default": ""}}
+RULES = {}
 
-def _work(params, check_mode):
+
+def work(params, check_mode, diff):
+    """The module's result."""
     doc = plandoc.read(params["plan"])
     if check_mode:
         return {
@@ -65,11 +69,9 @@ def _work(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={"plan": {"type": "path", "required": True}, "nonce": {"type": "str", "default": ""}},
-        supports_check_mode=True,
-    )
-    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

@@ -101,9 +101,11 @@ SPEC = {
     "progress": {"type": "path"},
     "prune": {"type": "bool", "default": False},
 }
+RULES = {"required_one_of": [("names", "agent")]}
 
 
-def _work(params, check_mode):
+def work(params, check_mode, diff):
+    """The module's result."""
     prune = params.pop("prune")
     host, names = imaging.prepare(**params)
     done = images.ensure(host, names, dry=check_mode)
@@ -113,8 +115,9 @@ def _work(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, required_one_of=[("names", "agent")])
-    asf_module.call(module, lambda: _work(dict(module.params), module.check_mode))
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

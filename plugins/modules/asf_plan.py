@@ -134,9 +134,11 @@ SPEC = {
     "image_options": {"type": "dict", "default": {}},
     "gate_deadline": {"type": "int", "default": 120},
 }
+RULES = {}
 
 
-def _work(params, check_mode):
+def work(params, check_mode, diff):
+    """The module's result."""
     result = planning.plan_session(Podman(), planning.Inputs(**params), check_mode)
     plan = result.doc.plan
     return {
@@ -160,8 +162,9 @@ def _work(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

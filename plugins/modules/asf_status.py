@@ -62,24 +62,28 @@ asf_error:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import AsfError
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import dirs, status
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman
+
+SPEC = {"session": {"type": "str"}}
+RULES = {}
+
+
+def work(params, check_mode, diff):
+    """The module's result: one session, or the list of all."""
+    wanted = params["session"]
+    if not wanted:
+        return {"changed": False, "asf": {"session": None, "status": None, "sessions": status.sessions(Podman())}}
+    found = status.session(Podman(), dirs.session_id(wanted))
+    rows = status.rows([found] if found else [])
+    return {"changed": False, "asf": {"session": wanted, "status": found, "sessions": rows}}
 
 
 def main():
     """Entry point."""
-    module = AnsibleModule(argument_spec={"session": {"type": "str"}}, supports_check_mode=True)
-    wanted = module.params["session"]
-    try:
-        if wanted:
-            found = status.session(Podman(), dirs.session_id(wanted))
-            answer = {"session": wanted, "status": found, "sessions": status.rows([found] if found else [])}
-        else:
-            answer = {"session": None, "status": None, "sessions": status.sessions(Podman())}
-    except AsfError as error:
-        module.fail_json(msg=str(error), asf_error=error.as_dict())
-    module.exit_json(changed=False, asf=answer)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

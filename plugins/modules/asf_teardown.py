@@ -65,9 +65,13 @@ asf_error:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import AsfError, PlanError
+from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module
+from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import PlanError
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import dirs, teardown
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman
+
+SPEC = {"session": {"type": "str"}, "plan": {"type": "path"}}
+RULES = {"required_one_of": [("session", "plan")]}
 
 
 def session_of(params):
@@ -99,20 +103,19 @@ def result_of(report):
     }
 
 
+def work(params, check_mode, diff):
+    """The module's result. Raises LeftError, with the report, when something is left."""
+    try:
+        return result_of(teardown.teardown(Podman(), session_of(params), check=check_mode))
+    except teardown.LeftError as error:
+        error.extra = result_of(error.report)
+        raise
+
+
 def main():
     """Entry point."""
-    module = AnsibleModule(
-        argument_spec={"session": {"type": "str"}, "plan": {"type": "path"}},
-        required_one_of=[("session", "plan")],
-        supports_check_mode=True,
-    )
-    try:
-        report = teardown.teardown(Podman(), session_of(module.params), check=module.check_mode)
-    except teardown.LeftError as error:
-        module.fail_json(msg=str(error), asf_error=error.as_dict(), **result_of(error.report))
-    except AsfError as error:
-        module.fail_json(msg=str(error), asf_error=error.as_dict())
-    module.exit_json(**result_of(report))
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":

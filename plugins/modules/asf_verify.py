@@ -51,6 +51,9 @@ from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import Eng
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import plandoc, state, verification  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
+SPEC = {"plan": {"type": "path"}, "session": {"type": "str"}}
+RULES = {"required_one_of": [("plan", "session")]}
+
 
 def _plan_path(params):
     if params["plan"]:
@@ -65,7 +68,8 @@ def _plan_path(params):
     return record["plan"]
 
 
-def _work(params, check_mode):
+def work(params, check_mode, diff):
+    """The module's result."""
     doc = plandoc.read(_plan_path(params))
     record = state.read(doc.session)
     if check_mode and (record or {}).get("state") != "live":
@@ -88,12 +92,9 @@ def _work(params, check_mode):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={"plan": {"type": "path"}, "session": {"type": "str"}},
-        required_one_of=[("plan", "session")],
-        supports_check_mode=True,
-    )
-    asf_module.call(module, lambda: _work(module.params, module.check_mode))
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True, **RULES)
+    asf_module.call(module, lambda: work(dict(module.params), module.check_mode, module._diff))
 
 
 if __name__ == "__main__":
