@@ -19,7 +19,7 @@ from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_m
 
 
 class InProcess(ActionBase):
-    """Base of the action plugins; ``module`` has ``SPEC``, ``RULES`` (the validator's keyword arguments) and ``work``."""
+    """Base of the action plugins; ``module`` has ``SPEC``, ``RULES`` (for the validator) and ``work``."""
 
     module: ModuleType
 
