@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-
 	"reflect"
 	"strings"
 	"testing"
@@ -41,6 +40,10 @@ func TestReadPlanRefusesWhatItDoesNotUnderstand(t *testing.T) {
 		{"socket", "", "socket"},
 		{"deadline_s", 0, "deadline_s"},
 		{"deadline_s", 1 << 30, "deadline_s"},
+		{"time_s", 0, ""},
+		{"time_s", 28800, ""},
+		{"time_s", -1, "time_s"},
+		{"time_s", 1 << 40, "time_s"},
 		{"caps", "0", "caps"},
 		{"caps", "000000000000000G", "caps"},
 		{"argv", []string{}, "argv"},
