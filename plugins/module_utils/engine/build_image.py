@@ -60,7 +60,7 @@ def _settings(host: Host, name: str, inputs: Path, log: IO[bytes]) -> None:
         shutil.copyfile(host.options.ca_bundle, inputs / "ca.pem")
         bundle = "/mnt/ca.pem"
     for kind in core.SPECS[name].wheels:
-        _link(wheel(host, kind, log), inputs / f"{kind}.whl")
+        _link(wheel(host, name, kind, log), inputs / f"{kind}.whl")
     pip_conf(host, inputs, bundle)
     npm_conf(host, inputs, bundle)
 

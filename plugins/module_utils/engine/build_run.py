@@ -20,7 +20,7 @@ from .podman import explain
 BUILD_TIMEOUT = 3600.0
 #: A build must not go on when the caller is killed: nobody would give its image a name (cases L1, L3).
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
-_TAIL = 20
+_TAIL, _LINE = 20, 400  # lines, and characters of a line, that an error shows
 #: How a build's log names its steps (podman build, mmdebstrap, this module); clean-up after a failure is no step.
 _STEP = re.compile(r"STEP |\+ |I: (?!removing tempdir|main\(\) received|setup)")
 _CAUSE = re.compile(r"(E|ERROR|Error|error|npm error)\b")
@@ -105,13 +105,13 @@ def failure(host: Host, name: str, argv: Sequence[str], rc: Optional[int], log: 
     """The error for a build step that failed: step and cause from the log's tail."""
     lines = [host.redactor.text(line) for line in tail(log) if line.strip()]
     step = next((line for line in reversed(lines) if _STEP.match(line)), " ".join(argv[:3]))
-    text = "\n".join(lines[-_TAIL:])
+    text = "\n".join(line[:_LINE] for line in lines[-_TAIL:])
     code, meaning, remedy = explain(text)
     if code == "engine":
         code, remedy = next(((c, r) for pattern, c, r in _HINTS if re.search(pattern, text.lower())), ("build", ""))
     cause = meaning or what or f"exit code {rc}"
     return EngineError(
-        f"building {name} failed at “{step[:200]}”: {cause}",
+        f"building {name} failed at “{' '.join(step.split())[:120]}”: {cause}",
         cmd=[host.redactor.text(word)[:300] for word in argv],
         rc=rc,
         stderr=text,
