@@ -46,7 +46,6 @@ class Outcome:
     error_phase: str | None = None
     changed: bool = False
     stats: dict[str, Any] | None = None
-    notices: list[str] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     plain_error: dict[str, Any] | None = None
 
@@ -62,8 +61,6 @@ class Outcome:
         elif name == "playbook_on_stats":
             self.stats = dict(data)
             self.changed = self.changed or _total(data.get("changed")) > 0
-        elif name in ("warning", "system_warning", "deprecated"):
-            self.notices.append(str(event.get("stdout", ""))[:_TEXT_LIMIT])
         elif name in ("error", "verbose"):
             self._said(str(event.get("stdout", "")))
         return None

@@ -7,6 +7,7 @@ On a terminal one line per phase is updated while it runs; elsewhere each phase 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import shutil
@@ -59,7 +60,7 @@ class Progress:
         self._queue.put(("line", text))
 
     def notes(self, path: Path) -> None:
-        """A file to which modules append lines of text while a phase runs (``ASF_PROGRESS``)."""
+        """A file to which modules append JSON lines with ``image`` and ``step`` while a phase runs."""
         self._queue.put(("notes", path))
 
     def flush(self) -> None:
@@ -133,9 +134,10 @@ class Progress:
     def _read_notes(self) -> None:
         if self._notes is None or self._phase is None:
             return
-        for note in self._notes.read(_NOTE_LIMIT).splitlines():
-            if note.strip():
-                self._note = note.strip()
+        for line in self._notes.read(_NOTE_LIMIT).splitlines():
+            note = _note(line)
+            if note:
+                self._note = note
                 if not self._live:
                     self._write(render.phase_started(self._phase[0], self._note) + "\n")
                     self._announced = True
@@ -151,3 +153,12 @@ class Progress:
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone; the run is not
             self._stream.write(text)
             self._stream.flush()
+
+
+def _note(line: str) -> str:
+    """What a line of the progress file says; empty when it is none (or half of one)."""
+    try:
+        told = json.loads(line)
+        return f"{told['image']}: {told['step']}"
+    except (ValueError, KeyError, TypeError):
+        return ""

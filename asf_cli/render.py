@@ -11,6 +11,10 @@ _VERDICTS = {"pass": "green", "fail": "red", "inconclusive": "red", "warn": "yel
 _STATES = {"ok": "green", "pass": "green", "warn": "yellow", "fail": "red", "missing": "red", "bad": "red"}
 
 
+#: Lines of a message beyond the first that are shown.
+_MESSAGE_LINES = 40
+
+
 class Style(NamedTuple):
     """What the stream can show."""
 
@@ -125,8 +129,9 @@ def error(fields: Mapping[str, Any], style: Style) -> list[str]:
 
 def _problem(fields: Mapping[str, Any], style: Style) -> list[str]:
     place = ":".join(safe(fields[key], 300) for key in ("file", "line", "column") if fields.get(key) not in (None, ""))
-    head = ": ".join(part for part in (place, safe(fields.get("key"), 200), safe(fields.get("message"), 1500)) if part)
-    lines = [f"{style.paint('error:', 'red')} {head}"]
+    said, *more = str(fields.get("message") or "").splitlines() or [""]
+    head = ": ".join(part for part in (place, safe(fields.get("key"), 200), safe(said, 1500)) if part)
+    lines = [f"{style.paint('error:', 'red')} {head}", *(f"    {safe(line, 500)}" for line in more[:_MESSAGE_LINES])]
     for word in ("found", "allowed", "remedy"):
         if fields.get(word) not in (None, ""):
             lines.append(f"  {word}: {safe(fields[word], 600)}")

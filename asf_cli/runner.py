@@ -51,7 +51,7 @@ def execute(run: Run, on_event: EventHandler, interrupts: Interrupts, on_start: 
     """Run the playbook; returns Ansible's exit code (ambiguous: decide from the events).
 
     ``on_event`` gets each event in the thread of the caller and must not block; ``on_start`` the file to which modules
-    may append lines about what they are doing (``ASF_PROGRESS``).
+    may append lines about what they are doing (``asf_image_progress``).
     """
     with rundir.fresh() as folder:
         on_start(rundir.write(folder / _PROGRESS, ""))
@@ -69,7 +69,6 @@ def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interru
     settings = {"suppress_output_file": True, "suppress_ansible_output": True, "pexpect_timeout": 1}
     rundir.write(folder / "env" / "settings", json.dumps(settings))
     environment = paths.ansible_environment(os.environ, folder, content)
-    environment["ASF_PROGRESS"] = str(folder / _PROGRESS)
     with _only(environment):
         runner = init_runner(
             private_data_dir=str(folder),
@@ -123,7 +122,7 @@ def _options(run: Run) -> list[str]:
 
 def _extravars(run: Run, folder: Path) -> dict[str, Any]:
     """The extravars: checked ones, and paths. A command is free text, which Ansible would render: it goes by file."""
-    given = dict(run.variables)
+    given = {**run.variables, "asf_image_progress": str(folder / _PROGRESS)}
     if run.command is not None:
         given["asf_command_file"] = str(rundir.write(folder / "command.json", json.dumps({"command": run.command})))
     for key, value in given.items():

@@ -49,7 +49,7 @@ def test_for_people(run, account):
         "network",
         "verify",
     ]
-    assert any("network: half way" in line for line in lines)
+    assert any("network: base: half way" in line for line in lines)
     assert "\x1b" not in out + err
     assert leftovers(account) == []
 

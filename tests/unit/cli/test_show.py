@@ -2,6 +2,7 @@
 """What people see: progress, tables, errors; harmless whatever a workload put into it."""
 
 import io
+import json
 import os
 import time
 
@@ -57,10 +58,10 @@ def test_notes_of_a_module(tmp_path):
     progress = Progress(stream, {})
     progress.notes(path)
     progress.phase("image", "build", time.monotonic())
-    path.write_text(f"installing {EVIL}\n")
+    path.write_text(json.dumps({"image": "base", "step": f"installing {EVIL}"}) + "\nnonsense\n[]\n")
     progress.end(True, time.monotonic())
     progress.close()
-    assert "image: installing a\\x1b[2J" in stream.getvalue()
+    assert stream.getvalue().count("image: base: installing a\\x1b[2J") == 1
 
 
 def test_a_stuck_terminal_holds_nobody_up():
@@ -112,9 +113,12 @@ def test_probe_table():
 def test_errors_show_every_problem():
     problem = {"file": "/r.yml", "line": 3, "column": 5, "key": "a.b", "message": EVIL, "found": "x", "allowed": "y"}
     lines = render.error({"message": "first", "problems": [problem, {**problem, "line": 4}]}, PLAIN)
-    assert lines[0] == "error: /r.yml:3:5: a.b: a\\x1b[2J\\nb\\u202ec"
-    assert lines[1:3] == ["  found: x", "  allowed: y"]
-    assert lines[3].startswith("error: /r.yml:4:5")
+    assert lines[:4] == ["error: /r.yml:3:5: a.b: a\\x1b[2J", "    b\\u202ec", "  found: x", "  allowed: y"]
+    assert lines[4].startswith("error: /r.yml:4:5")
+
+
+def test_a_message_of_several_lines():
+    assert render.error({"message": "one\n\x1btwo"}, PLAIN) == ["error: one", "    \\x1btwo"]
 
 
 def test_an_engines_last_words_are_shown():
