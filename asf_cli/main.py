@@ -37,6 +37,7 @@ def _guarded(words: list[str]) -> int:
     except SystemExit as stop:  # --help, --version
         return int(stop.code or 0)
     except KeyboardInterrupt:
+        _failed(errors.CliError("interrupted", code="interrupted"), words)
         return errors.INTERRUPTED
     except BrokenPipeError:
         raise

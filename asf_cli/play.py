@@ -87,6 +87,9 @@ def play(request: argparse.Namespace) -> int:
     book = paths.playbook(request.playbook, content)
     shipped = book.name if book.parent == content / "playbooks" else ""
     _check(request, shipped)
+    for path, key in ((None if shipped else book, "playbook"), (request.inventory, "--inventory")):
+        if path is not None:
+            _refuse_granted(str(path), key)
     progress = Progress(sys.stderr)
     try:
         reporter = Reporter(progress, request, request.diff)
@@ -131,6 +134,22 @@ def _check(request: argparse.Namespace, shipped: str) -> None:
         raise CliError(f"{shipped} takes no command", found=request.command[0], remedy="leave out what stands after --")
     if request.detach and shipped != "open.yml":
         raise CliError("--detach belongs to open.yml", key="--detach", remedy="leave it out")
+
+
+def _refuse_granted(path: str, key: str) -> None:
+    """Raise CliError for a place that an agent can write: what lies there would run on this host (invariant 11)."""
+    from asf_lib.engine import grantfs
+
+    where = grantfs.place(os.path.abspath(path))
+    for grant in grantfs.list_grants():
+        if grant["mode"] != "ro" and where.overlaps(grantfs.place(str(grant["path"]))):
+            raise CliError(
+                f"the agent {grant['agent']} may write there, and what lies there would run on this host",
+                key=key,
+                found=path,
+                remedy=f"copy it to a place outside of {grant['path']}",
+                code="grant",
+            )
 
 
 def session_id(given: Mapping[str, Any]) -> str:

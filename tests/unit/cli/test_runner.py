@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """asf-play around the real ansible-runner and ansible-core, with a module that does as it is told."""
 
+import contextlib
 import json
 import os
 import signal
@@ -145,6 +146,23 @@ def test_interrupt_stops_cleanly(start, account, tmp_path):
     assert leftovers(account) == []
 
 
+def test_a_second_interrupt_kills(start, account, tmp_path):
+    pidfile = tmp_path / "pid"
+    process = start(FIXTURES / "slow.yml", "-e", f"pidfile={pidfile}", "-e", "stubborn=true")
+    until(lambda: pidfile.exists() and pidfile.read_text())
+    try:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _out, err = process.communicate(timeout=15)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pidfile.read_text()), signal.SIGKILL)
+    assert process.returncode == errors.INTERRUPTED
+    assert "interrupted: killed" in err
+    assert leftovers(account) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_early_signal_is_passed_on_later(start, tmp_path, number):
     process = start(FIXTURES / "slow.yml", "-e", f"pidfile={tmp_path / 'pid'}")
@@ -183,3 +201,19 @@ def test_bare_names_are_never_looked_up_here(run, tmp_path):
     code, _out, err = run("evil.yml")
     assert code == errors.USAGE and "./evil.yml" in err
     assert run("opne.yml", "-e", "agent=a")[2].count("did you mean open.yml?") == 1
+
+
+def test_what_an_agent_can_write_is_not_run(run, account, tmp_path):
+    """Invariant 11: neither a playbook nor an inventory out of a granted repository."""
+    repository = tmp_path / "repo"
+    (repository / "deep").mkdir(parents=True)
+    (repository / "deep" / "x.yml").write_text("- hosts: localhost\n  tasks: []\n")
+    (tmp_path / "link.yml").symlink_to(repository / "deep" / "x.yml")
+    code, _out, err = run("repo", "add", "claude", repository)
+    assert code == 0, err
+    for words in ([repository / "deep" / "x.yml"], [tmp_path / "link.yml"], [FIXTURES / "empty.yml", "-i", repository]):
+        code, out, _err = run(*words, "--json")
+        assert code == errors.REFUSED
+        assert "claude may write there" in json.loads(out)["error"]["message"]
+    assert run("repo", "add", "claude", repository, "--mode", "ro")[0] == 0
+    assert run(repository / "deep" / "x.yml")[0] == 0
