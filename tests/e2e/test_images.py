@@ -167,7 +167,6 @@ def test_labels_name_image_and_inputs_and_the_environment_holds_no_setting(shipp
         "PATH",
         "LANG",
         "HOME",
-        "DISABLE_AUTOUPDATER",
         "PYTHONDONTWRITEBYTECODE",
         "LITELLM_LOCAL_MODEL_COST_MAP",
     }
