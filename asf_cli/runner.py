@@ -69,6 +69,9 @@ def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interru
     settings = {"suppress_output_file": True, "suppress_ansible_output": True, "pexpect_timeout": 1}
     rundir.write(folder / "env" / "settings", json.dumps(settings))
     environment = paths.ansible_environment(os.environ, folder, content)
+    if not (content / "ansible.cfg").is_file():
+        # A file that is not there would make Ansible look for one in the home.
+        environment["ANSIBLE_CONFIG"] = str(rundir.write(folder / "ansible.cfg", "[defaults]\n"))
     with _only(environment):
         runner = init_runner(
             private_data_dir=str(folder),
