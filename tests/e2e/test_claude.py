@@ -163,7 +163,7 @@ def test_in_a_terminal(module_home: Home, module_session: SessionFactory) -> Non
         user.type("echo code $?\n")
         user.expect(r"code 130", 30, at)
         user.type("exit 7\n")
-        assert user.wait(120) == 7, user.text[-3000:]
+        assert user.wait(120) == 7, user.shown()
     assert exists(session) == ""
 
 

@@ -35,6 +35,11 @@ class Terminal:
         """What the user has seen."""
         return _CONTROL.sub("", self.raw.decode("utf-8", "replace")).replace("\r", "")
 
+    def shown(self, since: int = 0) -> str:
+        """The end of the text for a message, without lines that were overwritten, such as a progress display's."""
+        text = _CONTROL.sub("", self.raw.decode("utf-8", "replace"))
+        return re.sub(r"[^\n]*\r(?!\n)", "", text).replace("\r", "")[-3000:] if not since else self.text[since:][-3000:]
+
     def type(self, text: str) -> None:
         """Press keys; the enter key is a carriage return."""
         os.write(self.handle, text.replace("\n", "\r").encode())
@@ -47,15 +52,15 @@ class Terminal:
         deadline = time.monotonic() + timeout
         while not (match := re.compile(pattern).search(self.text, since)):
             left = deadline - time.monotonic()
-            assert left > 0, f"no {pattern!r} within {timeout} s: {self.text[since:]}"
-            assert self._read(left), f"the terminal closed before {pattern!r}: {self.text[since:]}"
+            assert left > 0, f"no {pattern!r} within {timeout} s: {self.shown(since)}"
+            assert self._read(left), f"the terminal closed before {pattern!r}: {self.shown(since)}"
         return match.end()
 
     def wait(self, timeout: float = 60) -> int:
         """Read on until the command has ended; its exit code."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:
-            assert time.monotonic() < deadline, f"it goes on after {timeout} s: {self.text[-3000:]}"
+            assert time.monotonic() < deadline, f"it goes on after {timeout} s: {self.shown()}"
             self._read(0.2)
         while self._read(0.2):
             pass
