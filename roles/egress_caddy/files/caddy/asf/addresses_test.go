@@ -21,6 +21,9 @@ func TestSpecialRanges(t *testing.T) {
 			t.Errorf("%s: %+v", s, no)
 		}
 	}
+	if _, no := checkAddress(netip.Addr{}, nil, nil); no == nil {
+		t.Error("no address at all passes")
+	}
 	for _, s := range strings.Fields(`
 		1.1.1.1 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1 169.253.255.255 169.255.0.0
 		172.15.255.255 172.32.0.0 192.0.1.1 192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0 223.255.255.255
@@ -77,9 +80,6 @@ func TestCheckAddress(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%+v: %d %v", c, got, no)
 		}
-	}
-	if _, no := checkAddress(netip.Addr{}, nil, nil); no == nil {
-		t.Error("no address at all passes")
 	}
 }
 

@@ -290,18 +290,21 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// TestUpstreamTrouble is case P2: never reported as policy.
-func TestUpstreamTrouble(t *testing.T) {
-	full := blackhole(t, "127.0.0.11")
-	zone := map[string]func(int) answer{
+func brokenZone() map[string]func(int) answer {
+	return map[string]func(int) answer{
 		"refused.example.com":  fixed(answer{v4: []string{hostOK}}),
 		"timeout.example.com":  fixed(answer{v4: []string{"127.0.0.11"}}),
 		"servfail.example.com": fixed(answer{rcode: dnsmessage.RCodeServerFailure}),
 		"silent.example.com":   fixed(answer{silent: true}),
 		"nodata.example.com":   fixed(answer{}),
 	}
+}
+
+// TestUpstreamTrouble is case P2: never reported as policy.
+func TestUpstreamTrouble(t *testing.T) {
+	full := blackhole(t, "127.0.0.11")
 	closed := freePort(t, hostOK)
-	l := startL1(t, zone, func(uint16) []m {
+	l := startL1(t, brokenZone(), func(uint16) []m {
 		return []m{declared(1, "refused.example.com", closed, nil),
 			declared(2, "timeout.example.com", full, m{"private": []string{"127.0.0.11/32"}}),
 			declared(3, "servfail.example.com", 443, nil), declared(4, "silent.example.com", 443, nil),
@@ -362,10 +365,9 @@ func blackhole(t *testing.T, host string) uint16 {
 	return uint16(port)
 }
 
-// TestAddresses is case P4: a declared name that resolves to where it may not.
-func TestAddresses(t *testing.T) {
-	zone := map[string]func(int) answer{}
-	barredAnswers := map[string]answer{
+// barredAnswers are answers that give nothing that may be dialled.
+func barredAnswers() map[string]answer {
+	return map[string]answer{
 		"private":   {v4: []string{"10.1.2.3"}},
 		"metadata":  {v4: []string{"169.254.169.254"}},
 		"cgnat":     {v4: []string{"100.64.0.1"}},
@@ -380,8 +382,13 @@ func TestAddresses(t *testing.T) {
 		"cable":     {v4: []string{"198.18.0.6"}}, // also in private: deny_cidrs wins
 		"many":      {v4: []string{"10.0.0.1", hostBarred, "192.168.0.1"}},
 	}
+}
+
+// TestAddresses is case P4: a declared name that resolves to where it may not.
+func TestAddresses(t *testing.T) {
+	zone := map[string]func(int) answer{}
 	var names []string
-	for n, a := range barredAnswers {
+	for n, a := range barredAnswers() {
 		zone[n+".example.com"] = fixed(a)
 		names = append(names, n)
 	}
@@ -465,18 +472,14 @@ func TestReachFallsThrough(t *testing.T) {
 	}
 }
 
-// TestServerName is case P10: 200 was said, then something else came; it is cut, and the host sees no byte.
-func TestServerName(t *testing.T) {
-	plain := listenOn(t, hostOK+":0", nil)
-	port := portOf(plain)
-	l := startL1(t, map[string]func(int) answer{"plain.example.com": fixed(answer{v4: []string{hostOK}})},
-		func(uint16) []m { return []m{declared(1, "plain.example.com", port, nil)} }, nil, nil)
-	target := fmt.Sprintf("plain.example.com:%d", port)
-	for i, c := range []struct {
-		name string
-		send []byte
-		end  bool // close the sending side
-	}{
+type wrongHello struct {
+	name string
+	send []byte
+	end  bool // close the sending side
+}
+
+func wrongHellos(t *testing.T) []wrongHello {
+	return []wrongHello{
 		{"other name", clientHello(t, "evil.example.com"), false},
 		{"parent name", clientHello(t, "example.com"), false},
 		{"no name", clientHello(t, ""), false},
@@ -484,7 +487,17 @@ func TestServerName(t *testing.T) {
 		{"ssh", []byte("SSH-2.0-x\r\n"), false},
 		{"half a hello", clientHello(t, "plain.example.com")[:60], true},
 		{"silence", nil, false},
-	} {
+	}
+}
+
+// TestServerName is case P10: 200 was said, then something else came; it is cut, and the host sees no byte.
+func TestServerName(t *testing.T) {
+	plain := listenOn(t, hostOK+":0", nil)
+	port := portOf(plain)
+	l := startL1(t, map[string]func(int) answer{"plain.example.com": fixed(answer{v4: []string{hostOK}})},
+		func(uint16) []m { return []m{declared(1, "plain.example.com", port, nil)} }, nil, nil)
+	target := fmt.Sprintf("plain.example.com:%d", port)
+	for i, c := range wrongHellos(t) {
 		conn := l.open(target)
 		_, _ = conn.Write(c.send)
 		if c.end {
@@ -606,6 +619,29 @@ func TestLimits(t *testing.T) {
 	l.handshake(c)
 }
 
+// cutBy ends things and checks that every connection is closed at once, with a line that says so.
+func (l *l1) cutBy(end func(*l1) error, conns ...net.Conn) {
+	l.t.Helper()
+	start := time.Now()
+	if err := end(l); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, x := range conns {
+		_ = x.SetReadDeadline(time.Now().Add(2 * time.Second))
+		if _, err := io.Copy(io.Discard, x); timedOut(err) {
+			l.t.Error("P15: the tunnel is still open")
+		}
+	}
+	if d := time.Since(start); d > time.Second {
+		l.t.Errorf("took %v", d)
+	}
+	for _, got := range l.wait(2) {
+		if got.Reason != reasonClosed || got.Decision != "allow" {
+			l.t.Errorf("%+v", got)
+		}
+	}
+}
+
 // TestCutAtClose is case P15: Cleanup, a reload and Shutdown each cut open tunnels and log them.
 func TestCutAtClose(t *testing.T) {
 	for name, end := range map[string]func(l *l1) error{
@@ -624,24 +660,7 @@ func TestCutAtClose(t *testing.T) {
 			if err := tc.Handshake(); err != nil {
 				t.Fatal(err)
 			}
-			start := time.Now()
-			if err := end(l); err != nil {
-				t.Fatal(err)
-			}
-			for _, x := range []net.Conn{c, waiting} {
-				_ = x.SetReadDeadline(time.Now().Add(2 * time.Second))
-				if _, err := io.Copy(io.Discard, x); timedOut(err) {
-					t.Error("P15: the tunnel is still open")
-				}
-			}
-			if d := time.Since(start); d > time.Second {
-				t.Errorf("took %v", d)
-			}
-			for _, got := range l.wait(2) {
-				if got.Reason != reasonClosed || got.Decision != "allow" {
-					t.Errorf("%+v", got)
-				}
-			}
+			l.cutBy(end, c, waiting)
 			if name == "reload" {
 				if r := l.raw(connectTo(l.target)); r.header.Get("X-Asf-Proxy") != reasonDeniedName {
 					t.Errorf("the new policy does not hold: %+v", r)
