@@ -95,6 +95,10 @@ live:
   description: Whether the session is open already.
   returned: success
   type: bool
+brokered:
+  description: Whether the session has a broker and a front.
+  returned: success
+  type: bool
 images:
   description: Names of the images that the session needs.
   returned: success
@@ -146,6 +150,7 @@ def work(params, check_mode, diff):
         "plan": result.doc.path,
         "session": result.doc.session,
         "live": result.live,
+        "brokered": plan["llm"] is not None,
         "images": result.images,
         "volumes_missing": result.volumes_missing,
         "actions": result.actions,

@@ -77,7 +77,7 @@ class AsfError(Exception):
         self.code = code or self.default_code
 
     def as_dict(self) -> dict[str, Any]:
-        """``{file, key, message, remedy, line, found, code}``, the shape of ``error`` in every JSON document of ASF."""
+        """The shape of ``error`` in every JSON document of ASF; ``kind`` is the class of error, ``code`` may say more."""
         return {
             "file": self.file,
             "key": self.key,
@@ -86,6 +86,7 @@ class AsfError(Exception):
             "line": self.line,
             "found": self.found,
             "code": self.code,
+            "kind": self.default_code,
         }
 
     def __str__(self) -> str:
