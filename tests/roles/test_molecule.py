@@ -36,9 +36,9 @@ def test_scenario(role: str, tmp_path: Path) -> None:
         "PY_COLORS": "0",
     }
     done = product.run(["molecule", "test"], env=env, cwd=_ROLES / role, timeout=840)
-    assert done.rc == 0, done
+    assert done.rc == 0, str(done)
     said = done.out + done.err
     for step in _STEPS:
-        assert re.search(rf"{step}: Executed: Successful", said), f"no step {step}: {done}"
+        assert re.search(rf"{step}: Executed: Successful", said), f"no step {step}: {done!s}"
     assert leaks.find() == []
     assert not list(tmp_path.rglob("containers.json")), "the scenario's cleanup did not remove its folders"
