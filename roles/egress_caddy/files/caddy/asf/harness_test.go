@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -21,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -341,6 +343,12 @@ func (p *proxy) last(n int) line {
 func (p *proxy) dial() *net.TCPConn {
 	p.t.Helper()
 	c, err := net.DialTimeout("tcp", p.addr, 2*time.Second)
+	for range 5 { // a reload resets what waits at the old listener
+		if !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+		c, err = net.DialTimeout("tcp", p.addr, 2*time.Second)
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
