@@ -100,7 +100,7 @@ def _look(life: Life) -> None:
     for role in ROLES:
         life.inspected[role] = podman("container", "inspect", session.container(role))
         found = json.loads(life.inspected[role])[0]
-        life.inspected[f"{role}: OCI configuration"] = Path(found["OCIConfigPath"]).read_text()
+        life.inspected[f"{role}: OCI configuration"] = podman("unshare", "cat", found["OCIConfigPath"])
         life.namespaces[role] = os.stat(f"/proc/{session.pid(role)}/ns/pid").st_ino
     record = json.loads((session.home.state / "asf" / "live" / f"{session.id}.json").read_text())
     life.plan = json.loads(Path(record["plan"]).read_text())["plan"]
