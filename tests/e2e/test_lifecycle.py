@@ -19,6 +19,7 @@ from support.client import World
 from support.product import Completed, Home, Session, SessionFactory, asf_play, podman, sample_repo
 from support.waiting import wait_for
 
+from asf_lib.core.evidence import FILES
 from asf_lib.engine import procs
 from asf_lib.engine.evidencefs import Evidence
 
@@ -191,7 +192,7 @@ def foreign(session: SessionFactory) -> Iterator[dict[str, str]]:
     podman("volume", "rm", "-f", name, check=False)
 
 
-def test_close_takes_the_session_and_nothing_else_and_may_be_repeated(
+def test_close_takes_the_session_and_nothing_else_keeps_evidence_and_may_be_repeated(
     session: SessionFactory, brokered: str, foreign: dict[str, str], tmp_path: Path
 ) -> None:
     repo = sample_repo(tmp_path / "repo")
@@ -206,6 +207,10 @@ def test_close_takes_the_session_and_nothing_else_and_may_be_repeated(
     podman("secret", "create", foreign["secret"], "-", stdin="not-of-a-session")
     assert len(secrets_of(opened)) == 2 and rows(session.home)[opened.id]["state"] == "live"
 
+    assert opened.exec("python3", "-c", _ASK).out == "200\n"
+    denied = opened.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")
+    assert denied["status"] == 403, denied
+
     first = opened.close()
     assert first.rc == 0 and first.json["ok"] and first.json["changed"], first
     assert first.json["cleanup"]["left"] == [] and first.json["session"] == opened.id
@@ -214,32 +219,26 @@ def test_close_takes_the_session_and_nothing_else_and_may_be_repeated(
     assert foreign["secret"] in podman("secret", "ls", "--format", "{{.Name}}").split()
     assert {path: path.stat().st_uid for path in repo.rglob("*")} == owners, "F8: owners on the host are as before"
 
+    _complete(opened, first)
     again = opened.close()
     assert again.rc == 0 and not again.json["changed"], again
+    assert evidence(opened).head() == first.json["head"], "a repeated close adds nothing"
 
 
-def test_evidence_is_complete_and_chained(session: SessionFactory, brokered: str) -> None:
-    opened = session.open(brokered)
-    done = opened.exec("python3", "-c", _ASK)
-    assert done.rc == 0, done
-    denied = opened.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")
-    closed = opened.close()
+def _complete(opened: Session, closed: Completed) -> None:
+    """The evidence of a brokered session with one answer of the model and one refusal."""
     found = evidence(opened)
     assert str(found.folder) == closed.json["evidence"] == opened.document["evidence"]
-    names = {path.name for path in found.folder.iterdir()}
-    assert names == {
-        *("plan.json", "verification.json", "decisions.jsonl", "supervisor.jsonl", "usage.json", "cleanup.json"),
-        "chain.json",
-    }
+    assert {path.name for path in found.folder.iterdir()} == {*FILES, "chain.json"}
     assert found.check() == [] and found.head() == closed.json["head"]
-    index = (session.home.state / "asf" / "index.jsonl").read_text().splitlines()
+    assert found.folder.stat().st_mode & 0o777 == 0o700
+    index = (opened.home.state / "asf" / "index.jsonl").read_text().splitlines()
     assert json.loads(index[-1])["head"] == found.head()
-    decisions = found.read_lines("decisions.jsonl")
-    assert "undeclared.example.com" in {one.get("host") for one in decisions if one["reason"] == "denied-name"}, denied
+    denied = [one.get("host") for one in found.read_lines("decisions.jsonl") if one["reason"] == "denied-name"]
+    assert "undeclared.example.com" in denied
     assert found.read("verification.json")["ok"] is True
     assert {one["event"] for one in found.read_lines("supervisor.jsonl")} == {"start", "stop", "exit"}
     assert found.read("usage.json")["total"]["requests"] == 1, found.read("usage.json")
-    assert found.folder.stat().st_mode & 0o777 == 0o700
 
 
 # --- open again -------------------------------------------------------------------------------------------------------
@@ -309,18 +308,24 @@ def test_a_failed_verification_leaves_its_evidence_and_nothing_else(session: Ses
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("step", "then"), [("created", "open"), ("gate", "close"), ("create", "close")])
-def test_L1_open_is_killed(step: str, then: str, session: SessionFactory, brokered: str, later: Any) -> None:
-    target = planned(session, brokered)
+@pytest.mark.parametrize(
+    ("step", "agent", "then"),
+    [("created", "brokered", "open"), ("gate", "plain", "close"), ("create", "brokered", "close")],
+)
+def test_L1_open_is_killed(
+    step: str, agent: str, then: str, session: SessionFactory, later: Any, request: pytest.FixtureRequest
+) -> None:
+    name = request.getfixturevalue(agent)
+    target = planned(session, name)
     opening = later(target, "open.yml", "--detach")
     opening.until(state="opening", step=step)
     opening.kill()
     wait_for(lambda: rows(session.home)[target.id]["state"] == "broken", 60, "ls to say broken", 0.5)
     row = rows(session.home)[target.id]
-    assert row["reasons"] and row["agent"] == brokered and row["mode"] == "proxy", row
+    assert row["reasons"] and row["agent"] == name and row["mode"] == "proxy", row
     before = ids(target.id)
     if then == "open":
-        again, _ = session.attempt(brokered, name=target.name)
+        again, _ = session.attempt(name, name=target.name)
         assert again.rc == 0 and rows(session.home)[target.id]["state"] == "live", again
         assert not set(before.values()) & set(ids(target.id).values()), "nothing of the killed open is used again"
     closed = target.close()

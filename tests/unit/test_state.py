@@ -197,6 +197,15 @@ def test_L1_opening_by_the_dead_is_broken_and_names_the_step(env: dict[str, str]
     assert found["state"] == "broken" and "step wire" in found["reasons"][0]
 
 
+def test_who_holds_the_lock_may_take_it_again(env: dict[str, str]) -> None:
+    with state.lock(ID, env):
+        with state.lock(ID, env, timeout=0.1):
+            pass
+        code = f"import asf_cli; from asf_lib.engine import state\nwith state.lock({ID!r}, timeout=0.1): pass"
+        other = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True)
+        assert other.returncode and "another command works on session" in other.stderr
+
+
 def test_L1_a_live_foreign_pid_is_nobodys_lock(env: dict[str, str]) -> None:
     record = begin(env)
     state.write({**record, "controllers": [{"pid": 1, "start": 0, "boot": procs.boot_id()}]}, env)

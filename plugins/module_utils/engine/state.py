@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
@@ -38,33 +39,46 @@ def run_folder(session: str, env: Env = None) -> Path:
     return dirs.run_dir(env) / dirs.session_id(session)
 
 
+#: Locks that a thread holds, and how often: the one of its outermost caller serves all inside it.
+_held: dict[tuple[str, int, int], int] = {}
+
+
 @contextlib.contextmanager
 def lock(session: str, env: Env = None, timeout: float = 120) -> Iterator[None]:
     """Hold the session's lock; seconds. The kernel gives it up with the process, so it is never stale.
 
-    Held inside one module call only. Raises EngineError when somebody else holds it for too long.
+    Held inside one module call only; who holds it may take it again (open clears a broken session first).
+    Raises EngineError when somebody else holds it for too long.
     """
-    folder = dirs.private(dirs.run_dir(env) / "locks")
-    path = folder / f"{dirs.session_id(session)}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path = str(dirs.private(dirs.run_dir(env) / "locks") / f"{dirs.session_id(session)}.lock")
+    key = (path, os.getpid(), threading.get_ident())
+    handle = None if _held.get(key) else _locked(path, session, timeout)
+    _held[key] = _held.get(key, 0) + 1
     try:
-        end = time.monotonic() + timeout
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise EngineError(
-                        f"another command works on session {session} for more than {timeout:g} s",
-                        file=str(path),
-                        remedy="wait for it or end it",
-                        code="busy",
-                    ) from None
-                time.sleep(0.02)
         yield
     finally:
-        os.close(handle)
+        _held[key] -= 1
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked(path: str, session: str, timeout: float) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() > end:
+                os.close(handle)
+                raise EngineError(
+                    f"another command works on session {session} for more than {timeout:g} s",
+                    file=path,
+                    remedy="wait for it or end it",
+                    code="busy",
+                ) from None
+            time.sleep(0.02)
 
 
 def read(session: str, env: Env = None) -> Optional[Record]:
