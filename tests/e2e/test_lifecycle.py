@@ -145,7 +145,11 @@ class Controller:
         self.signal(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
+        # Not communicate(): a child that lives on (an attached Podman) holds the pipes open.
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.process.wait()
 
     def wait(self, timeout: float = 120) -> Completed:
         """Its end."""
