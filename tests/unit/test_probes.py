@@ -18,6 +18,7 @@ def make_plan():
     return {
         "session": {"id": "a.main"},
         "workload": {"uid": 1000},
+        "repos": [{"name": "repo", "path": SOURCE, "rw": True, "target": "/workspace/repos/repo", "root": [1, 2]}],
         "containers": [
             {
                 "role": r,
@@ -139,6 +140,11 @@ def put(path, value):
     return change
 
 
+def swapped(seen):
+    for side in ("roots", "sources"):
+        seen["agent"][side]["/workspace/repos/repo"] = [1, 3]
+
+
 def add(path, value):
     def change(seen):
         for key in path:
@@ -178,6 +184,7 @@ BREAKS = [
     ("caddy-options", put(["caddy", "inspect", "network"], "host")),
     ("agent-mounts", put(["agent", "mountinfo"], info_line("/run/podman/podman.sock"))),
     ("agent-mount-roots", put(["agent", "roots", "/workspace/repos/repo"], [1, 3])),  # F2
+    ("agent-mount-roots", swapped),  # F2, between plan and create: both sides show another folder
     ("caddy-resolver", put(["caddy", "nameservers"], ["198.51.100.53", "192.0.2.1"])),  # N2
     ("caddy-aliases", put(["caddy", "aliases", "198.18.1.2:443"], "open")),  # N8
     ("caddy-listeners", add(["caddy", "listeners"], "0.0.0.0:2019")),

@@ -43,11 +43,15 @@ class Host:
 
 @dataclass(frozen=True)
 class Repo:
-    """One granted repository: its place on the host and in the workload. ``rw`` is False for ``mode: ro``."""
+    """One granted repository: its place on the host and in the workload. ``rw`` is False for ``mode: ro``.
+
+    ``root`` is device and inode of the folder that was looked at: what is mounted must be that one (invariant 11).
+    """
 
     name: str
     path: str
     rw: bool
+    root: Optional[Tuple[int, int]] = None
 
 
 @dataclass(frozen=True)
@@ -523,6 +527,11 @@ def _container_row(spec: Spec, labels: Json) -> Json:
     }
 
 
+def _repo(repo: Repo) -> Json:
+    row = {"name": repo.name, "path": repo.path, "rw": repo.rw, "target": f"{workload.WORKSPACE}/{repo.name}"}
+    return {**row, "root": list(repo.root)} if repo.root else row
+
+
 def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Settings, request: Request) -> Json:
     """The plan of a proxy-mode session. Raises PlanError before anything exists."""
     d = _draft(manifest, repos, host, settings, request)
@@ -579,7 +588,7 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
         "gate_binary": settings.gate_digest,
         "run_dir": d.run("").rstrip("/"),
         "warnings": d.warnings,
-        "repos": [{"name": r.name, "path": r.path, "rw": r.rw} for r in repos],
+        "repos": [_repo(r) for r in repos],
         "manifest": _plain(manifest),
         "command": list(request.command) if request.command is not None else None,
     }

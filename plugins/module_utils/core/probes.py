@@ -267,15 +267,23 @@ def _mounts(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _mount_roots(plan: Json, seen: Json, role: str) -> Verdict:
-    """Device and inode of every granted folder, seen through the container's root, equal the source's on the host."""
+    """Device and inode of every bind mount, seen through the container's root, equal the source's on the host.
+
+    A grant's must also be those of the folder that was judged when the session was planned: a path that leads
+    elsewhere by the time of the mount leads elsewhere on both sides.
+    """
+    planned = {repo["target"]: list(repo["root"]) for repo in plan["repos"] if "root" in repo}
     wrong, count = [], 0
     for mount in plan["mounts"]:
         if mount["role"] != role or not mount.get("source"):
             continue
         count += 1
         target = mount["target"]
-        if seen["roots"][target] != seen["sources"][target]:
-            wrong.append(f"{target}: {seen['roots'][target]} is not {mount['source']} {seen['sources'][target]}")
+        root, source = seen["roots"][target], seen["sources"][target]
+        if root != source:
+            wrong.append(f"{target}: {root} is not {mount['source']} {source}")
+        elif root != planned.get(target, root):
+            wrong.append(f"{target}: {root} is not the folder that was planned, {planned[target]}")
     return not wrong, clip("; ".join(wrong), 800) or f"{count} mount roots are their sources"
 
 

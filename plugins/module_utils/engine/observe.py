@@ -40,11 +40,17 @@ _LISTEN, _UDP_OPEN = "0A", "07"
 
 
 def _read(path: str) -> str:
+    """A file of the kernel's, to its end: one read(2) gives a page at most, and many mounts need more than that."""
+    data = b""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        return os.read(fd, MAX_READ).decode("utf-8", "replace")
+        while chunk := os.read(fd, MAX_READ):
+            data += chunk
+            if len(data) > MAX_READ:
+                raise ValueError(f"{path} is longer than {MAX_READ} bytes")
     finally:
         os.close(fd)
+    return data.decode("utf-8", "replace")
 
 
 def _namespaces(pid: str) -> Dict[str, str]:

@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import images as image_names, manifest as manifests, plan as plans
 from ..core.errors import EngineError, HostError, ManifestError, PlanError
-from ..core.grants import Grant
 from ..core.manifest import Manifest
 from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, teardown
 from .evidencefs import Evidence
@@ -94,11 +93,14 @@ def live_trees(but: str) -> List[Tuple[str, str]]:
     return found
 
 
-def _grants(home: Home, inputs: Inputs, storage: Sequence[str]) -> Tuple[List[Grant], List[str]]:
+def _grants(home: Home, inputs: Inputs, storage: Sequence[str]) -> Tuple[List[plans.Repo], List[str]]:
     grants = grantfs.load(home, inputs.agent)
     trees = live_trees(f"{inputs.agent}.{inputs.session}")
-    problems = grantfs.check(grants, grantfs.context(home, grants, storage, trees))
-    return grants, [p.text() for p in problems]
+    context = grantfs.context(home, grants, storage, trees)
+    problems = grantfs.check(grants, context)
+    roots = [facts.place.chain[0] for facts in context.facts]
+    repos = [plans.Repo(g.name, g.path, g.rw, root) for g, root in zip(grants, roots)]
+    return repos, [p.text() for p in problems]
 
 
 def _command(path: Optional[str]) -> Optional[List[str]]:
@@ -175,11 +177,11 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
         workshop = images.workshop(options, inputs.pins)
         tags = images.tags(workshop)
         host, storage = host_job.result(), storage_job.result()
-    grants, warnings = _grants(home, inputs, storage)
+    repos, warnings = _grants(home, inputs, storage)
     named = _image_names(manifest)
     plan = plans.build(
         manifest,
-        [plans.Repo(g.name, g.path, g.rw) for g in grants],
+        repos,
         host,
         plans.Settings(
             run_dir=str(dirs.run_dir()),
