@@ -52,7 +52,7 @@ class Bench:
 
     def play(self, playbook: str, agent: str) -> dict[str, Any]:
         """One run of the product; returns its JSON document. Raises when it is not ok."""
-        words = [sys.executable, "-m", "asf_cli", playbook, "-e", f"agent={agent}", "--json"]
+        words = [sys.executable, "-P", "-m", "asf_cli", playbook, "-e", f"agent={agent}", "--json"]
         words += ["--detach"] if playbook == "open.yml" else []
         done = subprocess.run(words, env=self.env, capture_output=True, text=True, check=False)
         document: dict[str, Any] = json.loads(done.stdout)

@@ -62,7 +62,7 @@ def sample(folder: Path) -> Path:
 def play(env: dict[str, str], *words: str) -> int:
     """Run asf-play as a user would, its output shown."""
     print("$ asf-play " + " ".join(words), flush=True)
-    return subprocess.run([sys.executable, "-m", "asf_cli", *words], env=env, check=False).returncode
+    return subprocess.run([sys.executable, "-P", "-m", "asf_cli", *words], env=env, check=False).returncode
 
 
 def refusals(evidence: Path) -> list[str]:

@@ -8,8 +8,8 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -264,8 +264,7 @@ _LURES = {
     "config.yml": "resolver: 203.0.113.1\n",
     "agents/left/runtime.yml": "name: left\nadapter: claude\n",
     "library/asf_status.py": "import os\nos.system({run!r})\n",
-    "podman": "#!/bin/sh\n{run}\n",
-    "git": "#!/bin/sh\n{run}\n",
+    **dict.fromkeys(("podman", "pasta", "git", "nft", "getsubids", "python3", "sh"), "#!/bin/sh\n{run}\n"),
     ".gitattributes": "* filter=bad diff=bad\n",
 }
 
@@ -431,8 +430,6 @@ def test_F2_a_granted_path_that_is_swapped_between_plan_and_create_fails(home: H
 
 def test_the_search_for_sockets_holds_at_open(session: SessionFactory, home: Home, tmp_path: Path) -> None:
     """What an agent left in a tree in an earlier session is found before the next one gets it."""
-    import socket
-
     home.agent("sockets", PLAIN)
     repo = sample_repo(tmp_path / "repo")
     home.grant("sockets", repo)
@@ -441,4 +438,3 @@ def test_the_search_for_sockets_holds_at_open(session: SessionFactory, home: Hom
         done, _ = session.attempt("sockets")
     assert done.rc == 220 and "socket" in done.json["error"]["message"], done
     assert grantfs.facts(str(repo)).specials == (("s", "socket"),)
-    assert sys.platform == "linux"

@@ -14,7 +14,7 @@ import shutil
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ..core.errors import EngineError, HostError
+from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
 from . import netns, observe, procs, state
 from .plandoc import PlanDocument
@@ -240,12 +240,6 @@ def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], t
     if not netns.in_net(pid, lambda: _answers(host, BROKER_PORT, end, pid), timeout + 5):
         words = last_words(podman, doc.names()["broker"])
         raise _silent("broker", f"the broker did not come up within {timeout:g} s", words)
-
-
-def check_host(version: Sequence[int], wanted: Sequence[int] = (4, 3)) -> None:
-    """Raise HostError for a Podman that is too old."""
-    if tuple(version[:2]) < tuple(wanted):
-        raise HostError("Podman is too old", found=".".join(map(str, version)), remedy="install Podman 4.3 or newer")
 
 
 def chosen(doc: PlanDocument) -> Dict[str, Json]:

@@ -106,9 +106,15 @@ def for_plan(podman: Version, resolver: Optional[str] = None) -> dict[str, Any]:
 # --- programs ----------------------------------------------------------------------------------------------------
 
 
+def program(name: str) -> Optional[str]:
+    """Path of a program, never found by a relative or empty part of PATH: that is the current directory (F3)."""
+    own = [part for part in os.environ.get("PATH", "").split(":") if os.path.isabs(part)]
+    return shutil.which(name, path=":".join([*own, _PATH]))
+
+
 def _ask(name: str, argument: Optional[str]) -> Optional[str]:
     """What the program says about its version ('' when it says nothing), None when it is not there."""
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":" + _PATH)
+    path = program(name)
     if path is None or argument is None:
         return None if path is None else ""
     try:
@@ -144,7 +150,7 @@ def _numbers(text: str) -> Version:
 def _podman_info() -> tuple[dict[str, Any], str]:
     try:
         done = subprocess.run(
-            ["podman", "info", "--format", "json"],
+            [program("podman") or "podman", "info", "--format", "json"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -223,7 +229,7 @@ def _subordinate(kind: str) -> int:
     names = {_user(), str(os.getuid())}
     fields = [row.split(":") for row in _read("/etc/" + kind).splitlines()]
     count = sum(int(row[2]) for row in fields if len(row) == 3 and row[0] in names and row[2].isdigit())
-    if count or shutil.which("getsubids") is None:
+    if count or program("getsubids") is None:
         return count
     told = _ask_subids(kind)
     return sum(int(row.split()[-1]) for row in told.splitlines() if row.split() and row.split()[-1].isdigit())
@@ -236,7 +242,7 @@ def _free_ids() -> int:
 
 
 def _ask_subids(kind: str) -> str:
-    argv = ["getsubids", *(["-g"] if kind == "subgid" else []), _user()]
+    argv = [program("getsubids") or "getsubids", *(["-g"] if kind == "subgid" else []), _user()]
     return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
 
 
