@@ -277,7 +277,7 @@ def test_an_image_that_fails_its_check_gets_no_name(shop, step, after, said):
 
 def test_a_killed_build_ends_at_once_and_the_next_one_clears_up(shop):
     """Case L3."""
-    shop.recipe("echo sleeping >&2; sleep 60")
+    shop.recipe("echo sleeping >&2; exec sleep 61.25")
     process = shop.builder()
     log = shop.host().log_path("agent-generic", shop.made[-1])
     wait_for(lambda: log.exists() and "sleeping\n" in log.read_text())
@@ -289,6 +289,19 @@ def test_a_killed_build_ends_at_once_and_the_next_one_clears_up(shop):
     shop.recipe(STUB)
     assert images.ensure(shop.host(), ["agent-generic"]).changed
     assert shop.leftovers() == NOTHING
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"61.25" in _read(path)], "a step goes on"
+
+
+def test_an_interrupted_build_ends_with_all_its_steps(shop):
+    """Ctrl-C."""
+    shop.recipe("echo sleeping >&2; exec sleep 62.25")
+    process = shop.builder()
+    log = shop.host().log_path("agent-generic", shop.made[-1])
+    wait_for(lambda: log.exists() and "sleeping\n" in log.read_text())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    wait_for(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"62.25" in _read(path)], 10)
+    assert shop.leftovers()["scratch"] == []
 
 
 def _read(path):

@@ -15,7 +15,7 @@ from typing import IO, Any
 from ..core import images as core
 from .build_fetch import npm_conf, pip_conf, wheel
 from .build_host import Host, scratch
-from .build_run import run_logged
+from .build_run import end_steps, run_logged
 
 
 def build(
@@ -34,7 +34,10 @@ def build(
         _settings(host, name, inputs, log)
         host.progress(name, "installing" if spec.wheels else "assembling")
         argv = command(host, name, tags, tag, labels, inputs, context)
-        run_logged(host, name, argv, log, env=host.podman.env)
+        try:
+            run_logged(host, name, argv, log, env=host.podman.env)
+        finally:
+            end_steps(folder)  # an interrupted podman build may even say that all went well (4.3)
     return {"made_by": "podman build"}
 
 

@@ -20,8 +20,8 @@ _CHECK_TIMEOUT = 180.0
 
 def flags(name: str, mapping: str) -> list[str]:
     """Options of a throw-away container of this image's build."""
-    hard = ["--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--http-proxy=false"]
-    return [f"--label={LABEL}={name}", *hard, *([f"--userns={mapping}"] if mapping else [])]
+    hard = ["--pull=never", "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only"]
+    return [f"--label={LABEL}={name}", "--http-proxy=false", *hard, *([f"--userns={mapping}"] if mapping else [])]
 
 
 def examine(host: Host, name: str, tag: str) -> dict[str, Any]:

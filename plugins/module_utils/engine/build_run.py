@@ -101,6 +101,18 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             return
 
 
+def end_steps(folder: Path) -> None:
+    """Kill the processes that have a build's scratch folder mounted.
+
+    A step of ``podman build`` is a container of its own that outlives its Podman, whatever signal ends that (4.3). The
+    folder's name is unique, and only a step of that build has it in its mounts.
+    """
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"/{folder.name}/" in (entry / "mountinfo").read_text(encoding="utf-8", errors="replace"):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
 def failure(host: Host, name: str, argv: Sequence[str], rc: Optional[int], log: Path, what: str = "") -> EngineError:
     """The error for a build step that failed: step and cause from the log's tail."""
     lines = [host.redactor.text(line) for line in tail(log) if line.strip()]

@@ -22,7 +22,7 @@ from ..core import images as core
 from ..core.redact import Redactor
 from . import build_base, build_go, build_image, build_record, procs
 from .build_host import Host, Options, locked, write_json
-from .build_run import end_group
+from .build_run import end_group, end_steps
 from .podman import Podman
 
 __all__ = ["Host", "Options", "Outcome", "State", "ensure", "prune", "source_digests", "state", "tags", "workshop"]
@@ -245,6 +245,7 @@ def _sweep(host: Host, name: str) -> None:
     build_record.reclaim(host, name)
     for folder in (host.cache / "builds").glob("*.*.*"):
         if _dead(folder.name.rsplit(".", 2)[1]):
+            end_steps(folder)
             shutil.rmtree(folder, ignore_errors=True)
     trees = build_base.scratch_root(host).glob(f"{build_base.SCRATCH}{os.getuid()}.*")
     build_base.remove_trees(host, [tree for tree in trees if _dead(tree.name.rsplit(".", 1)[1])])
