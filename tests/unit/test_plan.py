@@ -159,6 +159,13 @@ def test_a_range_that_the_host_uses_is_refused_by_key(change, key):
     assert caught.value.key == key and caught.value.remedy
 
 
+@pytest.mark.parametrize("text", ["foo", "198.18.1.0/25", "9.9.9.0/24"])
+def test_an_uplink_range_that_is_none_is_refused_by_key(text):
+    with pytest.raises(PlanError) as caught:
+        build(settings=dataclasses.replace(SETTINGS, uplink_range=text))
+    assert caught.value.key == "asf_network_uplink_range" and caught.value.found == text
+
+
 def test_a_declared_range_that_covers_the_cables_is_refused():
     with pytest.raises(PlanError) as caught:
         build(BROKERED.replace("10.1.2.0/24", "198.18.0.0/16"))

@@ -4,7 +4,7 @@
 import pytest
 
 from asf_lib.core.errors import PlanError
-from asf_lib.core.topology import overlaps, topology
+from asf_lib.core.topology import overlaps, topology, uplink_range
 
 
 def test_addresses_are_fixed_and_peers_differ():
@@ -19,11 +19,26 @@ def test_addresses_are_fixed_and_peers_differ():
     assert len(set(macs)) == 4 and t.agent.near.mac == "02:a5:f0:00:00:02"
 
 
-@pytest.mark.parametrize("text", ["198.18.0.0/30", "198.18.0.1/24", "fd00::/64", "nonsense", ""])
+@pytest.mark.parametrize("text", ["198.18.0.0/30", "198.18.0.1/24", "8.8.8.0/24", "fd00::/64", "nonsense", ""])
 def test_a_range_that_cannot_hold_the_cables_is_refused_by_key(text):
     with pytest.raises(PlanError) as caught:
         topology(text)
     assert caught.value.key == "asf_network_cable_range" and caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["foo", "", "198.18.1.0/25", "198.18.0.0/16", "198.18.1.1/24", "1.2.3.0/24", "fd00::/64", "10.0.0.0/255.255.255.0"],
+)
+def test_the_uplink_is_a_special_purpose_24(text):
+    with pytest.raises(PlanError) as caught:
+        uplink_range(text)
+    assert caught.value.key == "asf_network_uplink_range" and caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["198.19.255.0/24", "10.9.8.0/24", "172.31.0.0/24", "192.168.7.0/24", "100.127.1.0/24"])
+def test_ranges_that_are_taken(text):
+    assert uplink_range(text) == topology(text).cable_range == text
 
 
 @pytest.mark.parametrize(

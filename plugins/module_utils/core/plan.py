@@ -17,7 +17,7 @@ from . import containers, policy, seccomp, workload
 from .containers import ENFORCER_UID, Limits, Mount, Spec, tmpfs
 from .errors import PlanError
 from .manifest import Manifest
-from .topology import Topology, overlaps, topology
+from .topology import Topology, overlaps, topology, uplink_range
 
 Json = Dict[str, Any]
 
@@ -64,6 +64,7 @@ class Settings:
     images: Mapping[str, str]
     broker_files: Mapping[str, str]
     ca_bundle: Optional[str]
+    ca_digest: str
     limits: Mapping[str, Any]
     cable_range: str = "198.18.0.0/24"
     uplink_range: str = "198.18.1.0/24"
@@ -124,6 +125,7 @@ def digest(document: Any) -> str:
 
 def _check_ranges(draft: _Draft) -> None:
     s, h = draft.settings, draft.host
+    uplink_range(s.uplink_range)
     if overlaps(s.cable_range, [s.uplink_range]):
         raise PlanError(
             "the cables' range and the uplink's range overlap",
@@ -186,7 +188,8 @@ def _barred(draft: _Draft) -> List[str]:
 
 def _denied(draft: _Draft) -> List[str]:
     """What no name may resolve to, whatever a manifest allows: the cables, the uplink's aliases, the host itself."""
-    own = [f"{a}/{128 if ':' in a else 32}" for a in sorted(draft.host.addresses)]
+    # IPv6 is off in Caddy's namespace, and the host's change by themselves (RFC 8981): they would change the plan.
+    own = [f"{a}/32" for a in sorted(draft.host.addresses) if ":" not in a]
     return [draft.settings.cable_range, draft.settings.uplink_range, *own]
 
 
@@ -372,7 +375,7 @@ def _volumes(draft: _Draft) -> List[Json]:
     wide = digest({"names": [d.as_dict() for d in _destinations(draft)]})
     return [
         {
-            "name": f"asf-state-{m.name}.{session}-{s.key}",
+            "name": f"asf-state-{m.name}.{session}.{s.key}",
             "key": s.key,
             "target": s.target,
             "labels": {
@@ -472,7 +475,7 @@ def _files(draft: _Draft, gate: Json) -> List[Json]:
         },
     ]
     if draft.settings.ca_bundle:
-        out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle})
+        out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle, "sha256": draft.settings.ca_digest})
     if draft.brokered and m.llm is not None:
         mock = m.llm.mock is not None
         config = policy.litellm(m.llm.provider, m.llm.models, m.llm.base_url, mock, m.llm.key_required)
@@ -532,65 +535,65 @@ def _repo(repo: Repo) -> Json:
     return {**row, "root": list(repo.root)} if repo.root else row
 
 
+def _network(d: _Draft) -> Json:
+    return {
+        "mode": "proxy",
+        "resolver": d.host.resolver,
+        "aliases": _aliases(d),
+        "uplink": {"helper": d.host.uplink_helper, "range": d.settings.uplink_range},
+        "hosts": [list(h) for h in policy.hosts(d.topology, d.brokered)],
+        "domains": [x.as_dict() for x in _destinations(d)],
+    }
+
+
+def _wiring(d: _Draft) -> Json:
+    cables = [d.topology.agent, *([d.topology.broker] if d.brokered else [])]
+    uplink = {"role": "caddy", "interface": d.topology.uplink_if}
+    return {"cables": [c.as_dict() for c in cables], "nft": _nft(d), "uplink": uplink}
+
+
+def _head(d: _Draft) -> Json:
+    agent, name = d.manifest.name, d.request.session
+    return {
+        "version": VERSION,
+        "revision": 0,
+        "session": {"id": d.id, "agent": agent, "name": name, "mode": "proxy", "isolation": "container"},
+        "owner": {"uid": d.host.uid, "gid": d.host.gid},
+        "run_dir": d.run("").rstrip("/"),
+        "gate_binary": d.settings.gate_digest,
+        "manifest": _plain(d.manifest),
+        "repos": [_repo(r) for r in d.repos],
+        "command": list(d.request.command) if d.request.command is not None else None,
+    }
+
+
+def _workload(d: _Draft, gate: Json) -> Json:
+    words = {"argv": gate["argv"], "cwd": gate["cwd"]}
+    return {"uid": workload.UID, "interactive": d.interactive, "tty": d.tty, **words}
+
+
 def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Settings, request: Request) -> Json:
     """The plan of a proxy-mode session. Raises PlanError before anything exists."""
     d = _draft(manifest, repos, host, settings, request)
     volumes = _volumes(d)
     specs = [_caddy(d), *([_broker(d)] if d.brokered else []), _agent(d, volumes)]
-    labels = {
-        "asf.session": d.id,
-        "asf.owner": str(host.uid),
-        "asf.mode": "proxy",
-        "asf.isolation": "container",
-    }
+    labels = {"asf.session": d.id, "asf.owner": str(host.uid), "asf.mode": "proxy", "asf.isolation": "container"}
     mounts = [row for spec in specs for row in containers.mount_rows(spec)]
     gate = _gate(d, mounts)
-    cables = [d.topology.agent, *([d.topology.broker] if d.brokered else [])]
     return {
-        "version": VERSION,
-        "revision": 0,
-        "session": {
-            "id": d.id,
-            "agent": manifest.name,
-            "name": request.session,
-            "mode": "proxy",
-            "isolation": "container",
-        },
-        "owner": {"uid": host.uid, "gid": host.gid},
-        "workload": {
-            "uid": workload.UID,
-            "interactive": d.interactive,
-            "tty": d.tty,
-            "argv": gate["argv"],
-            "cwd": gate["cwd"],
-        },
+        **_head(d),
+        "workload": _workload(d, gate),
         "llm": _llm(d),
         "listeners": _listeners(d),
-        "network": {
-            "mode": "proxy",
-            "resolver": host.resolver,
-            "aliases": _aliases(d),
-            "uplink": {"helper": host.uplink_helper, "range": settings.uplink_range},
-            "hosts": [list(h) for h in policy.hosts(d.topology, d.brokered)],
-            "domains": [x.as_dict() for x in _destinations(d)],
-        },
-        "wiring": {
-            "cables": [c.as_dict() for c in cables],
-            "nft": _nft(d),
-            "uplink": {"role": "caddy", "interface": d.topology.uplink_if},
-        },
+        "network": _network(d),
+        "wiring": _wiring(d),
         "containers": [_container_row(s, {**labels, "asf.role": s.role}) for s in specs],
         "mounts": mounts,
         "secrets": _secrets(d),
         "volumes": volumes,
         "files": _files(d, gate),
         "gate": gate,
-        "gate_binary": settings.gate_digest,
-        "run_dir": d.run("").rstrip("/"),
         "warnings": d.warnings,
-        "repos": [_repo(r) for r in repos],
-        "manifest": _plain(manifest),
-        "command": list(request.command) if request.command is not None else None,
     }
 
 

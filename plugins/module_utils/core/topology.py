@@ -14,6 +14,10 @@ from typing import Any, Dict, List, Sequence
 from .errors import PlanError
 
 UPLINK_IF = "tap0"
+#: Where ranges may lie: benchmarking, private and carrier's space (RFC 2544, 1918, 6598). Public ones would be cut off.
+SPECIAL = tuple(
+    map(ipaddress.IPv4Network, ("198.18.0.0/15", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
+)
 
 
 @dataclass(frozen=True)
@@ -57,17 +61,26 @@ def _cable(network: ipaddress.IPv4Network, name: str, near_if: str, far_if: str,
     return Cable(name, End(name, near_if, near_ip, _mac(near_ip)), End("caddy", far_if, far_ip, _mac(far_ip)))
 
 
-def topology(cable_range: str) -> Topology:
-    """Lay the cables in ``cable_range`` (an IPv4 CIDR of at least /29). Raises PlanError for anything else."""
+def _range(text: str, key: str, example: str) -> ipaddress.IPv4Network:
+    """The network that a setting names, inside the special-purpose space. Raises PlanError that names ``key``."""
+
+    def refuse(message: str) -> PlanError:
+        return PlanError(message, key=key, found=text[:80], remedy=f"give a CIDR such as {example}")
+
     try:
-        network = ipaddress.IPv4Network(cable_range)
+        network = ipaddress.IPv4Network(text)
     except ValueError as exc:
-        raise PlanError(
-            f"the cables' range is not an IPv4 network: {exc}",
-            key="asf_network_cable_range",
-            found=cable_range,
-            remedy="give a CIDR such as 198.18.0.0/24",
-        ) from None
+        raise refuse(f"the range is not an IPv4 network: {exc}") from None
+    if str(network) != text:
+        raise refuse(f"the range must be written as {network}")
+    if not any(network.subnet_of(space) for space in SPECIAL):
+        raise refuse("the range is not inside " + ", ".join(map(str, SPECIAL)))
+    return network
+
+
+def topology(cable_range: str) -> Topology:
+    """Lay the cables in ``cable_range`` (a special-purpose IPv4 CIDR, /29 or larger). Raises PlanError otherwise."""
+    network = _range(cable_range, "asf_network_cable_range", "198.18.0.0/24")
     if network.prefixlen > 29:
         raise PlanError(
             "the cables' range is too small",
@@ -80,6 +93,22 @@ def topology(cable_range: str) -> Topology:
         _cable(network, "agent", "eth0", "agent0", 1, 2),
         _cable(network, "broker", "eth0", "broker0", 5, 6),
     )
+
+
+def uplink_range(text: str) -> str:
+    """The range behind Caddy's uplink, exactly a special-purpose /24 (its addresses are .2, .3, .100).
+
+    Raises PlanError for anything else.
+    """
+    network = _range(text, "asf_network_uplink_range", "198.18.1.0/24")
+    if network.prefixlen != 24:
+        raise PlanError(
+            "the uplink's range must be a /24",
+            key="asf_network_uplink_range",
+            found=text,
+            remedy="give a CIDR such as 198.18.1.0/24",
+        )
+    return str(network)
 
 
 def overlaps(cable_range: str, others: Sequence[str]) -> List[str]:
