@@ -9,6 +9,7 @@ for user namespaces, without any descriptor but its result pipe, with a deadline
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -62,6 +63,14 @@ def enter_net(pid: int) -> None:
     os.close(fd)
 
 
+def _close_from(first: int) -> None:
+    """Close every descriptor from ``first`` up; the kernel's list, because the limit may have been lowered since."""
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if fd >= first:
+            with contextlib.suppress(OSError):  # that of the listing itself is closed already
+                os.close(fd)
+
+
 def _child(work: Callable[[], Any], write_end: int) -> None:
     """Body of the forked process; never returns."""
     try:
@@ -69,7 +78,7 @@ def _child(work: Callable[[], Any], write_end: int) -> None:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         keep = os.dup2(write_end, 3)
-        os.closerange(4, 65536)
+        _close_from(4)
         answer = {"ok": work()}
         data = json.dumps(answer).encode()
     except BaseException as exc:  # the parent gets every failure as text, whatever it is
@@ -92,9 +101,11 @@ def forked(work: Callable[[], Any], timeout: float = 20.0) -> Any:
     os.close(write_end)
     try:
         data = _read_all(read_end, time.monotonic() + timeout)
-    except TimeoutError:
-        os.killpg(pid, signal.SIGKILL)
-        raise EngineError(f"a helper in a container's namespaces did not answer within {timeout:g} s") from None
+    except BaseException as exc:
+        _kill_group(pid)
+        if isinstance(exc, TimeoutError):
+            raise EngineError(f"a helper in a container's namespaces did not answer within {timeout:g} s") from None
+        raise
     finally:
         os.close(read_end)
         os.waitpid(pid, 0)
@@ -105,6 +116,15 @@ def forked(work: Callable[[], Any], timeout: float = 20.0) -> Any:
     if "err" in answer:
         raise EngineError(f"in a container's namespaces: {answer['err']}")
     return answer["ok"]
+
+
+def _kill_group(pid: int) -> None:
+    """End the forked process and what it started. It may not have made its group yet, so both sides make it."""
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
 
 
 def _read_all(fd: int, end: float) -> bytes:
@@ -118,7 +138,7 @@ def _read_all(fd: int, end: float) -> bytes:
             return data
         data += chunk
         if len(data) > MAX_ANSWER:
-            raise TimeoutError
+            raise EngineError(f"a helper in a container's namespaces answered more than {MAX_ANSWER >> 20} MiB")
 
 
 def in_net(pid: int, work: Callable[[], Any], timeout: float = 20.0) -> Any:
