@@ -50,8 +50,11 @@ def run(request: argparse.Namespace) -> int:
 
 
 def _container(session: str) -> str:
-    """Name of the agent's container. The record is enough: Podman says the rest by itself."""
-    from asf_lib.engine import state
+    """Name of the agent's container, whose first process must be the one that was verified.
+
+    A container that Podman started again has neither its cables nor a go, but the record and the name are the same.
+    """
+    from asf_lib.engine import procs, state
 
     record = state.read(session)
     if record is None or record.get("state") != "live":
@@ -60,6 +63,16 @@ def _container(session: str) -> str:
             key="session",
             found=str(record.get("state")) if record else "no such session",
             remedy="asf-play ls shows the sessions; open it with asf-play open.yml",
+            code="engine",
+        )
+    known = (record.get("containers") or {}).get("agent") or {}
+    pid, start = known.get("pid"), known.get("start")
+    if not isinstance(pid, int) or start is None or procs.start_time(pid) != start:
+        raise CliError(
+            f"the workload of session {session} is not the one that was opened: it ended or was started again",
+            key="session",
+            found=f"asf-{session}-agent",
+            remedy="close the session (asf-play close.yml) and open it again",
             code="engine",
         )
     return f"asf-{session}-agent"

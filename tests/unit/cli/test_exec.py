@@ -2,6 +2,7 @@
 """asf-play exec, as far as it needs no Podman."""
 
 import argparse
+import os
 import signal
 import sys
 import textwrap
@@ -10,7 +11,7 @@ import pytest
 
 from asf_cli import exec as cli_exec
 from asf_cli.errors import CliError
-from asf_lib.engine import podman, state
+from asf_lib.engine import podman, procs, state
 
 
 def request(*command, tty=False):
@@ -23,6 +24,16 @@ def test_only_a_live_session(monkeypatch):
         with pytest.raises(CliError) as caught:
             cli_exec.run(request("ls"))
         assert "claude.main is not live" in caught.value.fields["message"]
+
+
+@pytest.mark.parametrize("agent", [None, {}, {"pid": os.getpid(), "start": 1}, {"pid": 1 << 30, "start": None}])
+def test_a_container_that_was_started_again_is_not_entered(monkeypatch, agent):
+    """Behind ASF's back it has no go and no cables, whatever the record says."""
+    monkeypatch.setattr(state, "read", lambda session: {"state": "live", "containers": {"agent": agent}})
+    with pytest.raises(CliError) as caught:
+        cli_exec.run(request("ls"))
+    assert "not the one that was opened" in caught.value.fields["message"]
+    assert "close the session" in caught.value.fields["remedy"]
 
 
 @pytest.fixture
@@ -45,7 +56,8 @@ def stand_in(tmp_path, monkeypatch, account):
     program.write_text(textwrap.dedent(code))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(state, "read", lambda session: {"state": "live"})
+    me = {"name": "asf-claude.main-agent", "pid": os.getpid(), "start": procs.start_time(os.getpid())}
+    monkeypatch.setattr(state, "read", lambda session: {"state": "live", "containers": {"agent": me}})
     monkeypatch.setattr(podman.Podman, "__init__", lambda self: setattr(self, "env", {"PATH": str(program.parent)}))
     return tmp_path / "words"
 
