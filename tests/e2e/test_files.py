@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""Files of a session: grants under odd names, owners, links and configuration that an agent leaves (F1, F2, F3, F6, F8)."""
+"""Files of a session: grants under odd names, owners, and what an agent leaves behind (F1, F2, F3, F6, F8)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ ODD = [
 
 def here(session: Session, code: str, **arguments: Any) -> Any:
     """Run Python in the agent: `code` finds its arguments in `given` and puts its result into `result`."""
-    source = f"import json, os, sys\ngiven = json.loads(sys.argv[1])\nresult = None\n{code}\nprint(json.dumps(result))\n"
+    head = "import json, os, sys\ngiven = json.loads(sys.argv[1])\nresult = None\n"
+    source = f"{head}{code}\nprint(json.dumps(result))\n"
     done = session.exec("python3", "-", json.dumps(arguments), stdin=source)
     assert done.rc == 0, done
     return json.loads(done.out)
@@ -179,7 +180,8 @@ for path in given["paths"]:
     got = here(files, code, paths=[HOME, "/dev/shm"], limit=DISK + (80 << 20))
     assert got == {HOME: "ENOSPC", "/dev/shm": "ENOSPC"}
     sizes = here(
-        files, "s = {p: os.statvfs(p) for p in given['p']}\nresult = {p: v.f_blocks * v.f_frsize for p, v in s.items()}",
+        files,
+        "s = {p: os.statvfs(p) for p in given['p']}\nresult = {p: v.f_blocks * v.f_frsize for p, v in s.items()}",
         p=[HOME, "/tmp", "/dev/shm"],
     )
     assert sizes == {HOME: DISK, "/tmp": 512 << 20, "/dev/shm": 64 << 20}
