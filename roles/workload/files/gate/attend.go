@@ -25,19 +25,36 @@ func newTimeLimit(seconds int) *timeLimit {
 	return l
 }
 
-// strike says once why, and ends the child's process group. What has left that group ends with PID 1.
+// strike says that the time is over and asks the child and its process group to end. The child is asked by its own
+// number too: it may have moved to another group.
 func (l *timeLimit) strike(pid int) {
-	if l.over {
-		syscall.Kill(-pid, syscall.SIGKILL)
-		return
-	}
 	l.over, l.next = true, time.After(timeGrace)
-	complain(exitTime, "the workload's time is over: limits.time is %d s; it is killed in %v", l.seconds, timeGrace)
-	syscall.Kill(-pid, syscall.SIGTERM)
-	syscall.Kill(-pid, syscall.SIGCONT) // a stopped process takes no TERM
+	l.tell()
+	endBoth(pid, syscall.SIGTERM)
+	endBoth(pid, syscall.SIGCONT) // a stopped process takes no TERM
 }
 
-// attend forwards signals to the child and reaps everything until the child has ended.
+// tell writes the line, but waits only so long: standard error is the workload's too, which can stop its flow.
+func (l *timeLimit) tell() {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		complain(exitTime, "the workload's time is over: limits.time is %d s; it is killed in %v", l.seconds, timeGrace)
+	}()
+	select {
+	case <-told:
+	case <-time.After(time.Second):
+	}
+}
+
+func endBoth(pid int, signal syscall.Signal) {
+	syscall.Kill(-pid, signal)
+	syscall.Kill(pid, signal)
+}
+
+// attend forwards signals to the child and reaps everything until the child has ended, or has outlived the grace after
+// its time. It does not wait for that one's end: PID 1 exits, and the kernel kills whatever lives in its PID namespace,
+// in which process group or session ever.
 func attend(pid int, terminal bool, limit *timeLimit, signals watched) int {
 	for {
 		// Reap first: the child may have ended before SIGCHLD was watched.
@@ -50,6 +67,10 @@ func attend(pid int, terminal bool, limit *timeLimit, signals watched) int {
 		select {
 		case <-signals.children:
 		case <-limit.next:
+			if limit.over {
+				endBoth(pid, syscall.SIGKILL)
+				return exitTime
+			}
 			limit.strike(pid)
 		case s := <-signals.others:
 			if !notForwarded[s] {

@@ -12,15 +12,21 @@ import (
 	"time"
 )
 
-// child starts a shell in a process group of its own, with the mark of a process under test.
+// child starts a shell in a process group of its own.
 func child(t *testing.T, script string) int {
 	t.Helper()
+	return childIn(t, 0, script)
+}
+
+// childIn starts a shell in this process group.
+func childIn(t *testing.T, group int, script string) int {
+	t.Helper()
 	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", script}, &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: true}})
+		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: true, Pgid: group}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { syscall.Kill(-pid, syscall.SIGKILL) })
+	t.Cleanup(func() { endBoth(pid, syscall.SIGKILL) })
 	return pid
 }
 
@@ -33,6 +39,57 @@ func TestAWorkloadThatIgnoresTermIsKilledAfterTheGrace(t *testing.T) {
 	code := attend(child(t, "trap '' TERM; while :; do sleep 0.02; done"), false, limit, signals)
 	if took := time.Since(begin); code != exitTime || took < 300*time.Millisecond || took > 5*time.Second {
 		t.Errorf("exit %d after %v", code, took)
+	}
+}
+
+// Leaving the process group must not evade limits.time.
+func TestAWorkloadInAnotherProcessGroupIsEnded(t *testing.T) {
+	defer func(old time.Duration) { timeGrace = old }(timeGrace)
+	for name, c := range map[string]struct {
+		script string
+		grace  time.Duration
+	}{
+		"by TERM":         {"while :; do sleep 0.02; done", time.Minute},
+		"after the grace": {"trap '' TERM; while :; do sleep 0.02; done", 100 * time.Millisecond},
+	} {
+		timeGrace = c.grace
+		group := child(t, "trap '' TERM; while :; do sleep 0.02; done")
+		if code := attendFor(t, childIn(t, group, c.script), 5*time.Second); code != exitTime {
+			t.Errorf("%s: exit %d", name, code)
+		}
+	}
+}
+
+// attendFor attends with a time limit of 200 ms; -1 when that has not ended within the time given.
+func attendFor(t *testing.T, pid int, most time.Duration) int {
+	t.Helper()
+	done := make(chan int, 1)
+	limit := &timeLimit{seconds: 1, next: time.After(200 * time.Millisecond)}
+	go func() { done <- attend(pid, false, limit, watchSignals()) }()
+	select {
+	case code := <-done:
+		return code
+	case <-time.After(most):
+		endBoth(pid, syscall.SIGKILL)
+		return -1
+	}
+}
+
+func TestAWorkloadThatStopsStandardErrorIsEnded(t *testing.T) {
+	defer func(old time.Duration, file *os.File) { timeGrace, os.Stderr = old, file }(timeGrace, os.Stderr)
+	timeGrace = 100 * time.Millisecond
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer writer.Close()
+	writer.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	writer.Write(make([]byte, 1<<20)) // fills the pipe, then fails
+	writer.SetWriteDeadline(time.Time{})
+	os.Stderr = writer
+	if code := attendFor(t, child(t, "sleep 60"), 5*time.Second); code != exitTime {
+		t.Errorf("exit %d", code)
 	}
 }
 
