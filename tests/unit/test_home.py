@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,20 @@ def test_a_root_that_others_may_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(HostError, match="anybody may write"):
         homes.resolve(str(tmp_path), {})
+
+
+def test_a_root_that_a_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account's private group, which distributions make writable by their umask, is nobody else."""
+    tmp_path.chmod(0o775)
+    me = pwd.getpwuid(os.getuid())
+    for members, name, private in (([], me.pw_name, True), (["mallory"], me.pw_name, False), ([], "users", False)):
+        row = grp.struct_group((name, "x", os.getgid(), members))
+        monkeypatch.setattr(grp, "getgrgid", lambda gid, row=row: row)
+        if private:
+            assert homes.resolve(str(tmp_path), {}).root == tmp_path
+            continue
+        with pytest.raises(HostError, match=f"group {name} may write"):
+            homes.resolve(str(tmp_path), {})
 
 
 def test_a_root_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

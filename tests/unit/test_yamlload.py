@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
@@ -182,6 +183,24 @@ def test_a_file_that_anybody_may_write(tmp_path: Path) -> None:
     path.write_text("a: 1\n")
     path.chmod(0o666)
     assert "anybody may write" in _load(path).message
+
+
+def test_a_file_that_a_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.yml"
+    path.write_text("a: 1\n")
+    path.chmod(0o664)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("team", "x", gid, [])))
+    assert "group team may write" in _load(path).message
+
+
+def test_a_file_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.yml"
+    path.write_text("a: 1\n")
+    os.chmod(path, 0o644)
+    if os.getuid() == 0:
+        os.chown(path, 4242, 4242)
+    monkeypatch.setattr(os, "getuid", lambda: 4243)
+    assert "belongs to somebody else" in _load(path).message
 
 
 def test_a_path_with_nul() -> None:

@@ -22,7 +22,7 @@ from ..core.manifest import Manifest
 from ..core.schema import misformed
 from ..core.secretfile import Entry, Selection
 from ..core.settings import Settings
-from . import regular, yamlload
+from . import regular, trust, yamlload
 
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
 _SECRETS_LIMIT = 64 * 1024
@@ -132,13 +132,14 @@ def _checked(home: Home) -> Home:
         raise HostError(f"ASF's root cannot be used: {exc.strerror}", file=str(home.root), key=home.origin) from None
     if not stat.S_ISDIR(found.st_mode):
         raise HostError("ASF's root is not a folder", file=str(home.root), key=home.origin, remedy="name a folder")
-    if found.st_uid not in (os.getuid(), 0):
+    if trust.foreign(found):
         remedy = f"name a folder of your own in ASF_HOME, or chown -R {os.getuid()} {home.root}"
         raise HostError(
             "ASF's root belongs to somebody else", file=str(home.root), found=f"uid {found.st_uid}", remedy=remedy
         )
-    if found.st_mode & 0o002:
-        raise HostError("anybody may write ASF's root", file=str(home.root), remedy=f"chmod o-w {home.root}")
+    writers = trust.other_writers(found)
+    if writers is not None:
+        raise HostError(f"{writers} may write ASF's root", file=str(home.root), remedy=f"chmod go-w {home.root}")
     return home
 
 

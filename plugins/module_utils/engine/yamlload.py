@@ -17,7 +17,7 @@ import yaml
 from ..core.errors import ManifestError, Problem
 from ..core.escape import clip
 from ..core.marked import DECIMAL, FLAG, LIST, MAP, NULL, ODD, TEXT, WHOLE, Fault, Node
-from . import regular
+from . import regular, trust
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 24
@@ -74,7 +74,10 @@ def load(path: str) -> Node | None:
 
 
 def read(path: str, limit: int = SIZE_LIMIT) -> bytes:
-    """The bytes of a regular file of at most ``limit`` bytes, no symbolic link followed. Raises ManifestError."""
+    """The bytes of a regular file of at most ``limit`` bytes, no symbolic link followed. Raises ManifestError.
+
+    It must belong to this account or root, and nobody else may write it: what stands in it decides what is enforced.
+    """
 
     def refuse(message: str, remedy: str, found: str | None = None) -> ManifestError:
         return ManifestError([Problem(message, path, found=found, remedy=remedy)])
@@ -87,8 +90,11 @@ def read(path: str, limit: int = SIZE_LIMIT) -> bytes:
         raise refuse(f"the file cannot be read: {exc.strerror}", "check that it exists and is yours") from None
     except ValueError:
         raise refuse("a path cannot contain a NUL character", "name a file") from None
-    if found.st_mode & 0o002:
-        raise refuse("anybody may write this file", f"chmod o-w {path}", f"{found.st_mode & 0o7777:04o}")
+    if trust.foreign(found):
+        raise refuse("the file belongs to somebody else", "make it your own", f"uid {found.st_uid}")
+    writers = trust.other_writers(found)
+    if writers is not None:
+        raise refuse(f"{writers} may write this file", f"chmod go-w {path}", f"{found.st_mode & 0o7777:04o}")
     if len(data) > limit:
         raise refuse(f"the file is larger than {limit // 1024} KiB", "make it smaller")
     return data
