@@ -7,9 +7,9 @@ typed error. No Ansible import: the AnsibleModule object is handed in.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
-from .core.errors import AsfError
+from .core.errors import AsfError, EngineError
 
 Json = Dict[str, Any]
 
@@ -23,6 +23,15 @@ def outcome(work: Callable[[], Json]) -> Json:
         extra: Json = {} if results is None else {"asf": {"probes": results}}
         extra.update(getattr(exc, "extra", {}))
         return {"failed": True, "msg": str(exc), "asf_error": exc.as_dict(), **extra}
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        remedy = "look at that path: does it exist, may this account use it, is its file system full?"
+        error = EngineError(f"a file could not be used: {reason}", file=_name(exc.filename), remedy=remedy, code="file")
+        return {"failed": True, "msg": str(error), "asf_error": error.as_dict()}
+
+
+def _name(path: Any) -> Optional[str]:
+    return None if path is None else str(path)
 
 
 def call(module: Any, work: Callable[[], Json]) -> None:

@@ -118,6 +118,13 @@ CASES = [
     ),
     case("capabilities-kept", "caddy-options", lambda plan: without(plan, "caddy", "--cap-drop=ALL")),
     case("a-writable-root", "broker-options", lambda plan: without(plan, "broker", "--read-only"), brokered=True),
+    case(
+        "a-larger-home",
+        "agent-mounts",
+        lambda plan: instead(
+            plan, "agent", "--tmpfs=/home/node:", "--tmpfs=/home/node:rw,nosuid,nodev,size=9g,mode=1777"
+        ),
+    ),
     case("a-mount-more", "agent-mounts", lambda plan: added(plan, "agent", "--tmpfs=/opt/more:rw,size=1m")),
     case("engine-tmpfs", "agent-mounts", lambda plan: without(plan, "agent", "--read-only-tmpfs=false")),
     case("another-resolver", "caddy-resolver", lambda plan: instead(plan, "caddy", "--dns=", "--dns=198.51.100.99")),

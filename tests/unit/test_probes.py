@@ -36,16 +36,23 @@ def make_plan():
         "network": {"resolver": "198.51.100.53", "aliases": [{"address": "198.18.1.2", "port": 443}]},
         "listeners": [{"role": "caddy", "name": "L1", "address": "198.18.0.1:3128"}],
         "mounts": [
-            {"role": "agent", "target": "/workspace/repos/repo", "rw": True, "source": SOURCE},
-            {"role": "agent", "target": "/asf/gate", "rw": False, "source": ""},
-            {"role": "caddy", "target": "/tmp", "rw": True, "source": ""},
-            {"role": "broker", "target": "/tmp", "rw": True, "source": ""},
+            {"role": "agent", "target": "/workspace/repos/repo", "rw": True, "kind": "bind", "source": SOURCE},
+            {"role": "agent", "target": "/asf/gate", "rw": False, "kind": "bind", "source": ""},
+            {"role": "agent", "target": "/tmp", "rw": True, "kind": "tmpfs", "source": "", "size": 65536},
+            {"role": "caddy", "target": "/tmp", "rw": True, "kind": "tmpfs", "source": "", "size": 65536},
+            {"role": "broker", "target": "/tmp", "rw": True, "kind": "tmpfs", "source": "", "size": 65536},
         ],
     }
 
 
-def info_line(target, rw="rw", fstype="ext4"):
-    return f"1 2 8:1 / {target} {rw},relatime - {fstype} /dev/x rw"
+def info_line(target, rw="rw", fstype="ext4", size=""):
+    return f"1 2 8:1 / {target} {rw},nosuid,nodev,relatime - {fstype} /dev/x rw{size}"
+
+
+def planned_line(mount):
+    """The line of a mount that is as planned."""
+    tmpfs = {"fstype": "tmpfs", "size": f",size={mount['size'] // 1024}k"} if mount["kind"] == "tmpfs" else {}
+    return info_line(mount["target"], "rw" if mount["rw"] else "ro", **tmpfs)
 
 
 def observe(plan, role):
@@ -69,7 +76,7 @@ def observe(plan, role):
         )
         routes += [{"dst": "default", "dev": "tap0"}, {"dst": "198.18.1.0/24", "dev": "tap0"}]
     mounts = [info_line("/", "ro"), info_line("/proc", fstype="proc"), info_line("/sys", "ro")]
-    mounts += [info_line(m["target"], "rw" if m["rw"] else "ro") for m in plan["mounts"] if m["role"] == role]
+    mounts += [planned_line(m) for m in plan["mounts"] if m["role"] == role]
     return {
         "links": links,
         "addresses": addresses,
@@ -183,6 +190,8 @@ BREAKS = [
     ("agent-options", put(["agent", "inspect", "labels", "asf.plan"], "other")),
     ("caddy-options", put(["caddy", "inspect", "network"], "host")),
     ("agent-mounts", put(["agent", "mountinfo"], info_line("/run/podman/podman.sock"))),
+    ("agent-mounts", put(["agent", "mountinfo"], info_line("/tmp", fstype="tmpfs", size=",size=128k"))),  # larger
+    ("agent-mounts", put(["agent", "mountinfo"], info_line("/dev/mqueue"))),  # a host folder in the engine's place
     ("agent-mount-roots", put(["agent", "roots", "/workspace/repos/repo"], [1, 3])),  # F2
     ("agent-mount-roots", swapped),  # F2, between plan and create: both sides show another folder
     ("caddy-resolver", put(["caddy", "nameservers"], ["198.51.100.53", "192.0.2.1"])),  # N2

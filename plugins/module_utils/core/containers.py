@@ -17,11 +17,12 @@ ENFORCER_UID = 10001
 
 @dataclass(frozen=True)
 class Limits:
-    """What one container may use: bytes, CPUs, processes."""
+    """What one container may use: bytes, CPUs, processes; ``log`` is how many bytes of its output are kept."""
 
     memory: int
     cpus: float
     pids: int
+    log: int = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -121,21 +122,26 @@ def create_args(spec: Spec, labels: Dict[str, str]) -> List[str]:
         f"--secret={name},type=mount,target={target},uid={uid},gid={gid},mode=0400" for name, target in spec.secrets
     ]
     out += [f"--env={key}={value}" for key, value in spec.env]
-    out += [f"--log-driver={spec.log}", *(["--log-opt=max-size=16mb"] if spec.log == "k8s-file" else [])]
+    out += [f"--log-driver={spec.log}", *([f"--log-opt=max-size={spec.limits.log}"] if spec.log == "k8s-file" else [])]
     out += [f"--entrypoint={json.dumps(list(spec.entrypoint))}", *spec.extra, spec.image, *spec.command]
     return out
 
 
 def mount_rows(spec: Spec) -> List[Json]:
-    """Rows of the plan's ``mounts``: what probes expect to find; ``source`` only where inodes can be compared."""
+    """Rows of the plan's ``mounts``: what probes expect to find. ``size`` is a tmpfs's, ``source`` a bind mount's."""
     rows = [
-        {"role": spec.role, "target": m.target, "rw": m.rw, "source": m.source if m.kind == "bind" else ""}
+        {
+            "role": spec.role,
+            "target": m.target,
+            "rw": m.rw,
+            "kind": m.kind,
+            "source": m.source if m.kind == "bind" else "",
+            "size": m.size,
+        }
         for m in spec.mounts
     ]
-    rows += [
-        {"role": spec.role, "target": f"/run/secrets/{target}", "rw": False, "source": ""} for _, target in spec.secrets
-    ]
-    return rows
+    secret = {"role": spec.role, "rw": False, "kind": "secret", "source": "", "size": 0}
+    return rows + [{**secret, "target": f"/run/secrets/{target}"} for _, target in spec.secrets]
 
 
 def uplink(helper: str, uplink_range: str) -> str:

@@ -218,7 +218,7 @@ def _limits(draft: _Draft, role: str) -> Limits:
     values = dict(draft.settings.limits[role])
     if role == "agent":
         values.update(draft.manifest.limits.given())
-    return Limits(int(values["memory"]), float(values["cpus"]), int(values["pids"]))
+    return Limits(int(values["memory"]), float(values["cpus"]), int(values["pids"]), int(values.get("log", 16 << 20)))
 
 
 # RLIMIT_NPROC counts over every container of the operator: the kernel compares the sum in the parent user namespace

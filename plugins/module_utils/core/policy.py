@@ -33,6 +33,10 @@ class Destination:
 
 
 def _server(session: str, listener: str, address: str, handler: Json, max_conns: int) -> Json:
+    """One listener. Caddy refuses some requests by itself, through the error routes: those look and log like ours."""
+    refuse = {"handler": "asf_refuse", "session": session, "listener": listener}
+    if "protocol" in handler:
+        refuse["protocol"] = handler["protocol"]
     return {
         "listen": [address],
         "protocols": ["h1"],
@@ -43,18 +47,8 @@ def _server(session: str, listener: str, address: str, handler: Json, max_conns:
             {"wrapper": "asf_guard", "session": session, "listener": listener, "max_conns": max_conns}
         ],
         "routes": [{"handle": [handler]}],
-        "errors": {"routes": [{"handle": [_BAD_REQUEST]}]},
+        "errors": {"routes": [{"handle": [refuse]}]},
     }
-
-
-# Caddy answers a malformed Host by itself, through these routes: the refusal still has to look like ours.
-_BAD_REQUEST: Json = {
-    "handler": "static_response",
-    "status_code": 400,
-    "close": True,
-    "headers": {"X-Asf-Proxy": ["bad-request"], "Content-Type": ["application/json"]},
-    "body": '{"error":"bad-request"}\n',
-}
 
 
 def _connect(
@@ -75,6 +69,19 @@ def _connect(
     }
 
 
+def _inference(session: str, protocol: str, upstream: str) -> Json:
+    return {
+        "handler": "asf_inference",
+        "session": session,
+        "protocol": protocol,
+        "token_file": TOKEN_FILE,
+        "key_file": MASTER_FILE,
+        "max_body": 33554432,
+        "control_path": CONTROL_PATH,
+        "upstream": upstream,
+    }
+
+
 def caddy(
     session: str,
     topology: Topology,
@@ -90,26 +97,13 @@ def caddy(
     own addresses. Without the admin endpoint and autosave, the file is the only way in.
     """
     front, exit_ = topology.agent.far, topology.broker.far
-    servers = {
-        "l1": _server(
-            session, "L1", f"{front.ip}:{L1_PORT}", _connect(session, "L1", destinations, deny, resolver), 256
-        )
-    }
+    l1 = _connect(session, "L1", destinations, deny, resolver)
+    servers = {"l1": _server(session, "L1", f"{front.ip}:{L1_PORT}", l1, 256)}
     if protocol is not None:
-        inference = {
-            "handler": "asf_inference",
-            "session": session,
-            "protocol": protocol,
-            "token_file": TOKEN_FILE,
-            "key_file": MASTER_FILE,
-            "max_body": 33554432,
-            "control_path": CONTROL_PATH,
-            "upstream": f"{topology.broker.near.ip}:{BROKER_PORT}",
-        }
-        servers["l2"] = _server(session, "L2", f"{front.ip}:{L2_PORT}", inference, 256)
-        servers["l3"] = _server(
-            session, "L3", f"{exit_.ip}:{L3_PORT}", _connect(session, "L3", provider, deny, resolver), 256
-        )
+        l2 = _inference(session, protocol, f"{topology.broker.near.ip}:{BROKER_PORT}")
+        l3 = _connect(session, "L3", provider, deny, resolver)
+        servers["l2"] = _server(session, "L2", f"{front.ip}:{L2_PORT}", l2, 256)
+        servers["l3"] = _server(session, "L3", f"{exit_.ip}:{L3_PORT}", l3, 256)
     return {
         "admin": {"disabled": True, "config": {"persist": False}},
         "logging": {
@@ -211,7 +205,7 @@ def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str]
     the declared ports. Linux accepts packets for any local address on any link (weak host model), so each cable is
     limited to its own address as well as its source; NOARP and /32 peers do the rest.
     """
-    agent, broker, uplink = topology.agent, topology.broker, topology.uplink_if
+    agent, broker = topology.agent, topology.broker
     out: List[Json] = [{"table": {"family": "inet", "name": "asf"}}]
     for hook in ("input", "forward", "output"):
         out.append({"chain": {**_TABLE, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "drop"}})
@@ -222,26 +216,15 @@ def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str]
         out += _from_cable(broker.far.interface, broker.near.ip, broker.far.ip, [L3_PORT])
     out += [_rule("output", _meta("oifname", "lo"), _ACCEPT), _rule("output", _ESTABLISHED, _ACCEPT)]
     if brokered:
-        out.append(
-            _rule(
-                "output",
-                _meta("oifname", broker.far.interface),
-                _field("ip", "daddr", broker.near.ip),
-                _field("tcp", "dport", BROKER_PORT),
-                _ACCEPT,
-            )
-        )
-    up = _meta("oifname", uplink)
-    out.append(
-        _rule(
-            "output",
-            up,
-            _field("ip", "daddr", resolver),
-            _meta("l4proto", _any_of(["tcp", "udp"])),
-            _field("th", "dport", 53),
-            _ACCEPT,
-        )
-    )
+        cable, there = _meta("oifname", broker.far.interface), _field("ip", "daddr", broker.near.ip)
+        out.append(_rule("output", cable, there, _field("tcp", "dport", BROKER_PORT), _ACCEPT))
+    return out + _uplink(_meta("oifname", topology.uplink_if), resolver, barred, tcp_out)
+
+
+def _uplink(up: Json, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]) -> List[Json]:
+    """What may leave by the uplink: the resolver, then nothing of the host's own, then the declared ports."""
+    dns = [_field("ip", "daddr", resolver), _meta("l4proto", _any_of(["tcp", "udp"])), _field("th", "dport", 53)]
+    out = [_rule("output", up, *dns, _ACCEPT)]
     out.append(_rule("output", up, _field("ip", "daddr", _any_of([_cidr(c) for c in barred])), _PROHIBITED))
     if tcp_out:
         out.append(_rule("output", up, _field("tcp", "dport", _any_of(sorted(set(tcp_out)))), _ACCEPT))

@@ -234,14 +234,21 @@ ENGINE_RO_BELOW = ("/proc/", "/sys/")
 
 
 def parse_mountinfo(text: str) -> List[Json]:
-    """Rows of proc_pid_mountinfo(5): ``{target, fstype, rw}``; escapes decoded, a later mount hides an earlier."""
+    """Rows of proc_pid_mountinfo(5) by target, escapes decoded; a later mount hides an earlier."""
     rows = {}
     for line in text.splitlines():
         fields = line.split(" ")
         dash = fields.index("-")
         target = _unescape(fields[4])
-        rw = "rw" in fields[5].split(",") and "ro" not in fields[dash + 3].split(",")
-        rows[target] = {"target": target, "fstype": fields[dash + 1], "rw": rw}
+        own, whole = fields[5].split(","), fields[dash + 3].split(",")
+        size = next((word[len("size=") :] for word in whole if word.startswith("size=")), "")
+        rows[target] = {
+            "target": target,
+            "fstype": fields[dash + 1],
+            "rw": "rw" in own and "ro" not in whole,
+            "size": int(size[:-1]) * 1024 if size.endswith("k") else 0,
+            "options": own,
+        }
     return list(rows.values())
 
 
@@ -251,18 +258,35 @@ def _unescape(text: str) -> str:
     return text.replace("\\134", "\\")
 
 
+# File systems of what the engine leaves writable; a host folder in such a place would have another.
+ENGINE_FS = {"/proc": ("proc",), "/dev": ("tmpfs",), "/dev/pts": ("devpts",), "/dev/mqueue": ("mqueue",)}
+
+
+def _planned_mount(want: Json, row: Json) -> List[str]:
+    """What of a mount is not as planned."""
+    target, wrong = row["target"], []
+    if row["rw"] != want["rw"]:
+        wrong.append(f"{target} is {'rw' if row['rw'] else 'ro'}")
+    if want["kind"] == "tmpfs":
+        if row["fstype"] != "tmpfs" or row["size"] != want["size"]:
+            wrong.append(f"{target} is {row['fstype']} of {row['size']} bytes, not a tmpfs of {want['size']}")
+        wrong += [f"{target} lacks {word}" for word in ("nosuid", "nodev") if word not in row["options"]]
+    return wrong
+
+
 def _mounts(plan: Json, seen: Json, role: str) -> Verdict:
-    planned = {m["target"]: m["rw"] for m in plan["mounts"] if m["role"] == role}
+    planned = {m["target"]: m for m in plan["mounts"] if m["role"] == role}
     found = {row["target"]: row for row in parse_mountinfo(seen["mountinfo"])}
     wrong = [f"missing {target}" for target in planned if target not in found]
     for target, row in found.items():
         if target in planned:
-            if row["rw"] != planned[target]:
-                wrong.append(f"{target} is {'rw' if row['rw'] else 'ro'}")
+            wrong += _planned_mount(planned[target], row)
         elif row["rw"] and target not in ENGINE_RW:
             wrong.append(f"unplanned writable {target}")
         elif not (target in ENGINE_RW or target in ENGINE_RO or target.startswith(ENGINE_RO_BELOW)):
             wrong.append(f"unplanned {target}")
+        elif row["fstype"] not in ENGINE_FS.get(target, (row["fstype"],)):
+            wrong.append(f"{target} is {row['fstype']}")
     return not wrong, clip("; ".join(wrong), 800) or f"{len(planned)} planned mounts, none besides"
 
 
@@ -324,7 +348,7 @@ PROBES: Tuple[Probe, ...] = (
     Probe("userns", 1, "agent: operator's uid is its own; Caddy and broker do not map it", _userns),
     Probe("options", 1, "read-only root, no capability, no device, planned image and labels", _options),
     Probe("mounts", 1, "the planned mounts, read-only where planned, and none besides", _mounts),
-    Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots, ("agent",)),
+    Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots),
     Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",)),
     Probe("aliases", 2, "host aliases and the host's addresses are rejected behind Caddy (N8)", _aliases, ("caddy",)),
     Probe("listeners", 2, "the planned listeners and no other", _listeners, ("caddy",), "started"),

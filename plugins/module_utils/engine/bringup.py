@@ -7,10 +7,10 @@ container that exists is never recreated for drift: what is partly there is an e
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets as random
-import shutil
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
@@ -65,7 +65,7 @@ def write_files(doc: PlanDocument) -> None:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         os.chmod(os.path.dirname(path), 0o700 if os.path.dirname(path) == root else 0o755)
         if "copy" in entry:
-            shutil.copyfile(entry["copy"], path)
+            _copy(entry, path)
         else:
             # The digest of the plan cannot stand in the plan; the gate is given it here, to repeat it in its report.
             extra = {"plan_digest": doc.digest} if entry["path"] == "gate.json" else {}
@@ -73,6 +73,16 @@ def write_files(doc: PlanDocument) -> None:
             with open(path, "w", encoding="utf-8") as handle:
                 handle.write(text)
         os.chmod(path, 0o644)
+
+
+def _copy(entry: Json, path: str) -> None:
+    """Copy a file that the plan names by path and digest. Raises EngineError when it changed since."""
+    with open(entry["copy"], "rb") as handle:
+        data = handle.read()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise EngineError("the file changed after the plan was made", file=entry["copy"], remedy="open again")
+    with open(path, "wb") as handle:
+        handle.write(data)
 
 
 def _json_text(document: Any, extra: Json) -> str:

@@ -14,6 +14,7 @@ import os
 import subprocess
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
+from ..core.errors import EngineError
 from ..core.probes import SEPARATE
 from . import netns
 from .podman import Podman
@@ -21,21 +22,22 @@ from .podman import Podman
 Json = Dict[str, Any]
 
 MAX_READ = 1 << 20
-_MARK = "\x1e"
-# One shell for nine readings: each is a fixed command of the host, none takes a word from anywhere.
-_NET_SCRIPT = f"; printf '{_MARK}'; ".join(
-    [
-        "ip -j -d link show",
-        "ip -j addr show",
-        "ip -j -4 route show table all",
-        "ip -j -6 route show table all",
-        "ip -j neigh show nud all",
-        "nft -j list ruleset",
-        "cat /proc/sys/net/ipv4/ip_forward",
-        "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || echo 1",
-        "cat /proc/net/tcp /proc/net/udp /proc/net/tcp6 /proc/net/udp6",
-    ]
-)
+_MARK, _STATUS = "\x1e", "\x1d"
+# A kernel without IPv6 has no such file, and nothing to read; any other failure leaves the reading out.
+_IF_IPV6 = "if [ -e /proc/net/if_inet6 ]; then {}; else {}; fi"
+# One shell for all readings: each is a fixed command of the host, none takes a word from anywhere.
+_READINGS = {
+    "links": "ip -j -d link show",
+    "addresses": "ip -j addr show",
+    "routes": "ip -j -4 route show table all",
+    "routes6": _IF_IPV6.format("ip -j -6 route show table all", "echo '[]'"),
+    "neighbours": "ip -j neigh show nud all",
+    "nft": "nft -j list ruleset",
+    "ip_forward": "cat /proc/sys/net/ipv4/ip_forward",
+    "ipv6_disabled": _IF_IPV6.format("cat /proc/sys/net/ipv6/conf/all/disable_ipv6", "echo 1"),
+    "listeners": "cat /proc/net/tcp /proc/net/udp && " + _IF_IPV6.format("cat /proc/net/tcp6 /proc/net/udp6", ":"),
+}
+_NET_SCRIPT = "\n".join(f"{{ {command}; }}; printf '{_STATUS}%d{_MARK}' $?" for command in _READINGS.values())
 _LISTEN, _UDP_OPEN = "0A", "07"
 
 
@@ -66,19 +68,22 @@ def _network(pid: int) -> Json:
         check=False,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
     )
-    parts = done.stdout.split(_MARK)
-    links, addresses, routes, routes6, neighbours, nft = (json.loads(p) if p.strip() else [] for p in parts[:6])
-    return {
-        "links": links,
-        "addresses": addresses,
-        "routes": routes,
-        "routes6": routes6,
-        "neighbours": neighbours,
-        "nft": nft["nftables"] if nft else [],
-        "ip_forward": parts[6].strip(),
-        "ipv6_disabled": parts[7].strip(),
-        "listeners": listening(parts[8]),
-    }
+    out: Json = {}
+    for name, part in zip(_READINGS, done.stdout.split(_MARK)):
+        text, _, status = part.rpartition(_STATUS)
+        if status == "0":  # what failed is left out, and its probes become inconclusive
+            out.update(_guarded(_reading, name, text.strip()))
+    return out
+
+
+def _reading(name: str, text: str) -> Json:
+    if name == "listeners":
+        return {name: listening(text)}
+    if name == "nft":
+        return {name: json.loads(text)["nftables"]}
+    if name in ("ip_forward", "ipv6_disabled"):
+        return {name: text}
+    return {name: json.loads(text or "[]")}
 
 
 def listening(table: str) -> List[str]:
@@ -131,7 +136,7 @@ def _guarded(work: Callable[..., Json], *args: Any) -> Json:
     """A reading that fails is absent (its probes become inconclusive); the others are still judged."""
     try:
         return work(*args)
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as exc:
+    except (OSError, ValueError, IndexError, KeyError, EngineError, subprocess.SubprocessError) as exc:
         return {"unread": f"{type(exc).__name__}: {exc}"}
 
 
@@ -156,7 +161,8 @@ def inspect(podman: Podman, names: Mapping[str, str]) -> Dict[str, Json]:
     """The few fields of ``podman inspect`` that probes and callers use, by role; missing containers are absent."""
     found = {}
     by_name = {name: role for role, name in names.items()}
-    for item in podman.json(["inspect", "--type", "container", *names.values()]):
+    answer = podman.run(["inspect", "--type", "container", *names.values()], check=False).stdout
+    for item in json.loads(answer or "[]"):
         host, config = item["HostConfig"], item["Config"]
         found[by_name[item["Name"]]] = {
             "id": item["Id"],
@@ -207,11 +213,12 @@ def session(podman: Podman, plan: Json, digest: str, chosen: Mapping[str, Json])
     pids = {role: got["pid"] for role, got in inspected.items() if got["pid"] > 0}
     targets = {role: [m["target"] for m in plan["mounts"] if m["role"] == role and m.get("source")] for role in pids}
     seen = _kernel_side(pids, targets)
-    host_ns, sources = _namespaces("self"), _sources(plan)
+    host_ns = _namespaces("self")
     for role, entry in seen.items():
         entry.update(inspect=inspected[role], chosen=chosen.get(role), host_ns=host_ns, plan_digest=digest)
-        entry["sources"] = sources
+        entry.update(_guarded(lambda: {"sources": _sources(plan)}))
     if "caddy" in seen:
-        seen["caddy"]["nameservers"] = _nameservers(inspected["caddy"]["resolv_conf"])
-        seen["caddy"]["aliases"] = _aliases(plan, pids["caddy"])
+        path = inspected["caddy"]["resolv_conf"]
+        seen["caddy"].update(_guarded(lambda: {"nameservers": _nameservers(path)}))
+        seen["caddy"].update(_guarded(lambda: {"aliases": _aliases(plan, pids["caddy"])}))
     return seen

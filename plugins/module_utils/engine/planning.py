@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import images as image_names, manifest as manifests, plan as plans
-from ..core.errors import EngineError, HostError, ManifestError, PlanError
+from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
 from ..core.manifest import Manifest
 from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, teardown
 from .evidencefs import Evidence
@@ -147,6 +148,19 @@ def _host(podman: Podman, resolver: Optional[str]) -> plans.Host:
     return plans.Host(**facts)
 
 
+def _ca_digest(path: Optional[str]) -> str:
+    """SHA-256 of the operator's CA bundle. Raises HostError when it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+    except OSError as exc:
+        raise HostError(
+            f"the CA bundle cannot be read: {exc.strerror}",
+            file=path,
+            key="ca_bundle",
+            remedy="name a PEM file that this account can read in config.yml, or remove the key",
+        ) from None
+
+
 def _broker_files(collection: Path) -> Dict[str, str]:
     folder = collection / BROKER_FILES
     return {name: (folder / name).read_text(encoding="utf-8") for name in ("launch.py", "asf_mock.py")}
@@ -190,6 +204,7 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
             images={"agent": tags[f"agent-{_adapter(named)}"], "caddy": tags["caddy"], "litellm": tags["litellm"]},
             broker_files=_broker_files(collection),
             ca_bundle=settings.ca_bundle,
+            ca_digest=_ca_digest(settings.ca_bundle),
             limits=_limits(inputs, home),
             cable_range=inputs.cable_range,
             uplink_range=inputs.uplink_range,
@@ -272,10 +287,15 @@ def _checked(plan: Json) -> PlanDocument:
 def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], actions: List[str]) -> Result:
     session, found = plan["session"], plans.digest(plan)
     record = state.begin(session["id"], mode=session["mode"], isolation=session["isolation"], plan_digest=found)
-    doc = plandoc.write(os.path.join(plan["run_dir"], "plan.json"), plan)
-    record = state.begin_step(session["id"], "plan", plan=doc.path)
-    evidence: Evidence = state.evidence_of(record)
-    evidence.write("plan.json", {"digest": doc.digest, "plan": plan})
+    try:
+        doc = plandoc.write(os.path.join(plan["run_dir"], "plan.json"), plan)
+        record = state.begin_step(session["id"], "plan", plan=doc.path)
+        evidence: Evidence = state.evidence_of(record)
+        evidence.write("plan.json", {"digest": doc.digest, "plan": plan})
+    except (AsfError, OSError):
+        state.clear_run_folder(session["id"])
+        state.forget(session["id"])
+        raise
     actions.append(f"planned {session['id']} ({doc.digest[:12]})")
     return Result(doc, False, True, named, missing, warnings, actions, record["evidence"])
 

@@ -33,7 +33,10 @@ def outside(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], agent
 
 def _live_report(podman: Podman, doc: PlanDocument) -> Json:
     name = doc.names()["agent"]
-    got = podman.run(["exec", name, "/asf/gate", "probe"], timeout=30, check=False)
+    try:
+        got = podman.run(["exec", name, "/asf/gate", "probe"], timeout=30, check=False)
+    except EngineError as exc:
+        raise GateError(f"the gate's fresh run in {name} failed: {exc.message}", remedy="close the session") from None
     try:
         report = json.loads(got.stdout)
     except ValueError:

@@ -53,13 +53,6 @@ def plugged(pids: Mapping[str, int], cables: Sequence[Json]) -> List[bool]:
     return [c["near"]["interface"] in {link.get("ifname") for link in json.loads(out)} for c, out in zip(cables, outs)]
 
 
-def rules(pid: int) -> List[Json]:
-    """The ruleset of a network namespace, as the kernel lists it."""
-    out = netns.commands([(pid, ["nft", "-j", "list", "ruleset"], None)])[0]
-    listed: List[Json] = json.loads(out)["nftables"]
-    return listed
-
-
 def wire(pids: Mapping[str, int], wiring: Json) -> None:
     """Load the rules, then plug every cable: one forked process, in this order, so that no cable is ever unfiltered.
 
