@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-4-Clause
-"""Write ``docs/manifest.md`` and the JSON Schemas from the declarations that the validator uses.
+"""Write ``docs/manifest.md`` and the JSON Schemas from the declarations that the validator uses, and the security model.
 
 Run without arguments to write them, with ``--check`` to be told (exit 1) which are not current; a test does that.
 """
@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
+import security_model  # noqa: E402
 from asf_lib.core import grants, jsonschema, manifest_schema, providers, secretfile, settings  # noqa: E402
 from asf_lib.core.schema import MISSING, Key, ListOf, Section, Spec, When, leaves  # noqa: E402
 
@@ -67,7 +68,8 @@ in ASF's root, state, cache, run folder or program, the container storage or the
 socket, a FIFO, a device node or a mount in it; a `.git` that is a symbolic link; a linked worktree or submodule (its
 git folder lies outside: the error names the repository to grant instead); a path with control characters or that is
 not UTF-8. Every other name (blanks, colons, commas, quotes, a leading dash) is mounted exactly as it is. For `rw` the
-folder must be your own. The search for sockets and devices is bounded; an open says so when it met the bound.
+folder must be your own. A tree that cannot be searched
+for sockets and devices to its end (2 million entries, 20 s) is refused.
 """
 
 _SECRETS = """
@@ -172,6 +174,7 @@ def documents() -> dict[str, str]:
         "docs/manifest.md": reference(),
         "docs/manifest.schema.json": _schema(manifest_schema.MANIFEST, "ASF manifest (agents/NAME/runtime.yml)"),
         "docs/repos.schema.json": _schema(grants.GRANTS, "ASF grants (agents/NAME/repos.yml)"),
+        "docs/security-model.md": security_model.page(_SPDX + _GENERATED),
         "docs/config.schema.json": _schema(settings.SETTINGS, "ASF settings (config.yml)"),
     }
 

@@ -103,6 +103,31 @@ def test_the_search_is_bounded_and_says_so(repo: Path) -> None:
     assert not grantfs.facts(str(repo), max_seconds=0.0).complete
 
 
+def test_a_deep_chain_meets_the_bound_too(repo: Path) -> None:
+    (repo / "/".join(["d"] * 200)).mkdir(parents=True)
+    assert not grantfs.facts(str(repo), max_seconds=0.0).complete
+    assert grantfs.facts(str(repo)).complete
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+def test_a_folder_that_was_not_searched_is_refused(repo: Path, home: Home) -> None:
+    (repo / "shut" / "in").mkdir(parents=True)
+    (repo / "shut").chmod(0o000)
+    try:
+        assert grantfs.facts(str(repo)).unreadable == "shut"
+        with pytest.raises(GrantError, match="cannot be searched for sockets and devices: shut"):
+            grantfs.add("a", str(repo), home=home)
+    finally:
+        (repo / "shut").chmod(0o700)
+
+
+def test_a_tree_past_the_bound_is_refused(repo: Path, home: Home) -> None:
+    """An agent could pad its tree in one session to hide a socket from the next."""
+    grant = Grant(str(repo), "ro")
+    with pytest.raises(GrantError, match="too large to be searched"):
+        grantfs.check([grant], grantfs.context(home, [grant], max_entries=3))
+
+
 def test_f2_a_path_that_was_swapped_for_a_link(repo: Path) -> None:
     """The real location shows, and with it the refusal."""
     moved = repo.with_name("moved")

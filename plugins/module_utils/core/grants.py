@@ -101,7 +101,8 @@ class Facts:
     ``place.path`` is the real path. ``git``: ``dir``, ``absent``, ``symlink``, ``file`` or ``other``; ``git_target``
     is the folder that a ``.git`` file, or a ``commondir`` in it, names (resolved). ``alternates`` are object folders
     outside the tree. ``specials``: relative path and kind of sockets, FIFOs and device nodes. ``complete`` is False
-    where the walk met its bound after ``entries`` entries.
+    where the search for them was not done to its end: a folder could not be read (``unreadable``, relative), or the
+    bound was met after ``entries`` entries.
     """
 
     place: Place
@@ -114,6 +115,7 @@ class Facts:
     mounts: tuple[str, ...] = ()
     complete: bool = True
     entries: int = 0
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -275,11 +277,23 @@ def _tree_refusals(grant: Grant, facts: Facts, context: Context) -> list[Problem
         message = f"the tree contains a {kind}: {terminal(path, 200)}"
         remedy = "remove it (a socket or device reaches past the sandbox)"
         out.append(_problem(grant, message, remedy))
+    if not facts.complete:
+        out.append(_unsearched(grant, facts))
     for path in facts.mounts[:5]:
         message = f"something is mounted inside the tree: {terminal(path, 200)}"
         remedy = "unmount it, or grant it by itself (read-only would not hold for it)"
         out.append(_problem(grant, message, remedy))
     return out
+
+
+def _unsearched(grant: Grant, facts: Facts) -> Problem:
+    """What was not looked at could hold a socket: an earlier session may have padded the tree for that."""
+    if facts.unreadable is not None:
+        message = f"a folder in it cannot be searched for sockets and devices: {terminal(facts.unreadable, 200)}"
+        return _problem(grant, message, "make it readable for yourself (chmod u+rx), or remove it")
+    message = f"the tree is too large to be searched for sockets and devices (ended after {facts.entries} entries)"
+    remedy = "grant a smaller folder, or move generated files out of it; repeat if the machine was just busy"
+    return _problem(grant, message, remedy)
 
 
 def _git_outside(grant: Grant, target: str) -> Problem:
@@ -322,9 +336,6 @@ def _pair_refusals(grants: Sequence[Grant], facts: Sequence[Facts]) -> list[Prob
 
 def _warnings(grant: Grant, facts: Facts) -> list[Problem]:
     out = []
-    if not facts.complete:
-        message = f"the tree was searched for sockets and devices up to {facts.entries} entries, not to its end"
-        out.append(_problem(grant, message, "nothing to do; large trees are searched in part"))
     for path in facts.alternates:
         message = f"git takes objects from {terminal(path, 200)}, which the agent does not see"
         out.append(_problem(grant, message, "git repack -a -d, then remove .git/objects/info/alternates"))

@@ -2,7 +2,8 @@
 """Grants on the file system: facts about repositories, and what is decided with them.
 
 Facts are read with ``openat`` and ``O_NOFOLLOW`` from the real path down; nothing is executed, and git is never run
-(an agent may have written its configuration). The walk for sockets and devices is bounded, and says so.
+(an agent may have written its configuration). The walk for sockets and devices is bounded; a tree
+that it could not search to its end is refused.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ..core.grants import Context, Facts, Grant, Place
 from . import dirs, grantfile, home as homes, regular
 from .home import Home
 
-MAX_ENTRIES = 300000
-MAX_SECONDS = 3.0
+MAX_ENTRIES = 2000000
+MAX_SECONDS = 20.0
 MAX_REPORTED = 20
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _KINDS = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "FIFO", stat.S_IFBLK: "block device", stat.S_IFCHR: "character device"}
@@ -75,6 +76,7 @@ def facts(path: str, max_entries: int = MAX_ENTRIES, max_seconds: float = MAX_SE
             mounts=tuple(_mounts_inside(real)),
             complete=walk.complete,
             entries=walk.entries,
+            unreadable=walk.unreadable,
         )
     finally:
         os.close(fd)
@@ -166,20 +168,28 @@ class _Walk:
         self.deadline = time.monotonic() + max_seconds
         self.device = device
         self.entries = 0
-        self.complete = True  # False once something was left unsearched
         self.stopped = False
+        self.unreadable: str | None = None
         self.specials: list[tuple[str, str]] = []
+
+    @property
+    def complete(self) -> bool:
+        """False once something was left unsearched."""
+        return not self.stopped and self.unreadable is None
 
     def run(self, fd: int) -> None:
         """Search the tree below an open folder; ``fd`` stays open."""
         pending = [""]
         while pending and not self.stopped:
             path = pending.pop()
+            self.stopped = time.monotonic() > self.deadline  # a deep chain has few entries and costs the most
             try:
                 with self._opened(fd, path) as here:
                     self._scan(here, path, pending)
-            except OSError:  # unreadable, or gone meanwhile
-                self.complete = False
+            except FileNotFoundError:  # gone meanwhile
+                continue
+            except OSError:
+                self.unreadable = self.unreadable or path or "."
 
     @contextlib.contextmanager
     def _opened(self, fd: int, path: str) -> Iterator[int]:
@@ -201,7 +211,7 @@ class _Walk:
             for entry in entries:
                 self.entries += 1
                 if self.entries >= self.left or (self.entries % 256 == 0 and time.monotonic() > self.deadline):
-                    self.stopped, self.complete = True, False
+                    self.stopped = True
                     return
                 name = f"{path}/{entry.name}" if path else entry.name
                 if entry.is_dir(follow_symlinks=False):
