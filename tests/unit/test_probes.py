@@ -35,6 +35,9 @@ def make_plan():
         },
         "network": {"resolver": "198.51.100.53", "aliases": [{"address": "198.18.1.2", "port": 443}]},
         "listeners": [{"role": "caddy", "name": "L1", "address": "198.18.0.1:3128"}],
+        "limits": {
+            role: {"ulimits": ["core=0:0"], "cgroup": {"pids.max": "64"} if role == "agent" else {}} for role in ROLES
+        },
         "mounts": [
             {"role": "agent", "target": "/workspace/repos/repo", "rw": True, "kind": "bind", "source": SOURCE},
             {"role": "agent", "target": "/asf/gate", "rw": False, "kind": "bind", "source": ""},
@@ -106,6 +109,8 @@ def observe(plan, role):
             "image": f"localhost/asf/{role}:1",
             "network": "slirp4netns:x" if role == "caddy" else "none",
         },
+        "limits": f"{'Limit':25} Soft Limit Hard Limit Units\n{'Max core file size':25} 0 0 bytes\n",
+        "cgroup": {"pids.max": "64"},
         "plan_digest": "D",
         "mountinfo": "\n".join(mounts),
         "roots": {"/workspace/repos/repo": [1, 2]},
@@ -192,6 +197,8 @@ BREAKS = [
     ("agent-mounts", put(["agent", "mountinfo"], info_line("/run/podman/podman.sock"))),
     ("agent-mounts", put(["agent", "mountinfo"], info_line("/tmp", fstype="tmpfs", size=",size=128k"))),  # larger
     ("agent-mounts", put(["agent", "mountinfo"], info_line("/dev/mqueue"))),  # a host folder in the engine's place
+    ("agent-limits", put(["agent", "cgroup", "pids.max"], "max")),
+    ("caddy-limits", put(["caddy", "limits"], f"{'Max core file size':25} unlimited unlimited bytes\n")),
     ("agent-mount-roots", put(["agent", "roots", "/workspace/repos/repo"], [1, 3])),  # F2
     ("agent-mount-roots", swapped),  # F2, between plan and create: both sides show another folder
     ("caddy-resolver", put(["caddy", "nameservers"], ["198.51.100.53", "192.0.2.1"])),  # N2

@@ -78,6 +78,9 @@ class Spec:
     log: str = "k8s-file"
 
 
+# No core dumps; a bounded number of descriptors.
+ULIMITS = ("core=0:0", "nofile=16384:16384")
+
 # Everything a containers.conf might otherwise decide is said: no host namespace, no inherited environment, no pull.
 _HARDENED = (
     "--cap-drop=ALL",
@@ -97,8 +100,6 @@ _HARDENED = (
     "--no-healthcheck",
     "--sysctl=net.ipv6.conf.all.disable_ipv6=1",
     "--sysctl=net.ipv6.conf.default.disable_ipv6=1",
-    "--ulimit=core=0:0",
-    "--ulimit=nofile=16384:16384",
     "--stop-timeout=5",
 )
 
@@ -116,7 +117,7 @@ def create_args(spec: Spec, labels: Dict[str, str]) -> List[str]:
     out += [f"--label={key}={value}" for key, value in sorted(labels.items())]
     out += [f"--memory={spec.limits.memory}", f"--memory-swap={spec.limits.memory}"]
     out += [f"--cpus={spec.limits.cpus:g}", f"--pids-limit={spec.limits.pids}"]
-    out += [f"--ulimit={u}" for u in spec.ulimits]
+    out += [f"--ulimit={u}" for u in (*ULIMITS, *spec.ulimits)]
     out += [m.argument() for m in spec.mounts]
     out += [
         f"--secret={name},type=mount,target={target},uid={uid},gid={gid},mode=0400" for name, target in spec.secrets

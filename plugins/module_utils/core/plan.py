@@ -245,6 +245,15 @@ def _fallback(draft: _Draft, limits: Limits) -> List[str]:
     return [ulimits[name] for name in missing if name in ulimits]
 
 
+def _enforced(draft: _Draft, spec: Spec) -> Json:
+    """What verification reads back: the control group's files where the host has the controller, and the ulimits."""
+    able, limits = draft.host.controllers, spec.limits
+    groups = {"memory.max": str(limits.memory)} if "memory" in able else {}
+    groups.update({"pids.max": str(limits.pids)} if "pids" in able else {})
+    groups.update({"cpu.max": f"{int(limits.cpus * 100000)} 100000"} if "cpu" in able else {})
+    return {"cgroup": groups, "ulimits": [*containers.ULIMITS, *spec.ulimits]}
+
+
 def _files_mount(draft: _Draft, part: str, target: str) -> Mount:
     return Mount("bind", target, False, source=draft.run(part))
 
@@ -593,6 +602,7 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
         "volumes": volumes,
         "files": _files(d, gate),
         "gate": gate,
+        "limits": {s.role: _enforced(d, s) for s in specs},
         "warnings": d.warnings,
     }
 

@@ -197,6 +197,27 @@ def _options(plan: Json, seen: Json, role: str) -> Verdict:
     ) if wrong else "read-only root, no capability, no device, as labelled"
 
 
+_RLIMITS = {
+    "core": "Max core file size",
+    "nofile": "Max open files",
+    "nproc": "Max processes",
+    "data": "Max data size",
+}
+
+
+def _limits(plan: Json, seen: Json, role: str) -> Verdict:
+    want, wrong = plan["limits"][role], []
+    rows = {line[:25].strip(): line[25:].split()[:2] for line in seen["limits"].splitlines()}
+    for text in want["ulimits"]:
+        name, _, values = text.partition("=")
+        if rows[_RLIMITS[name]] != values.split(":"):
+            wrong.append(f"{name} is {':'.join(rows[_RLIMITS[name]])}, not {values}")
+    for name, value in want["cgroup"].items():
+        if seen["cgroup"][name] != value:
+            wrong.append(f"{name} is {seen['cgroup'][name]}, not {value}")
+    return not wrong, "; ".join(wrong) or f"{len(want['ulimits'])} ulimits, {len(want['cgroup'])} of the control group"
+
+
 # Mounts that the engine makes by itself; what it leaves writable there belongs to the container alone.
 ENGINE_RW = (
     "/proc",
@@ -352,6 +373,7 @@ PROBES: Tuple[Probe, ...] = (
     Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",)),
     Probe("aliases", 2, "host aliases and the host's addresses are rejected behind Caddy (N8)", _aliases, ("caddy",)),
     Probe("listeners", 2, "the planned listeners and no other", _listeners, ("caddy",), "started"),
+    Probe("limits", 1, "the planned limits are set on the process and its control group", _limits, when="started"),
     Probe("confined", 1, "all capability sets zero, no_new_privs, seccomp filter loaded", _confined, when="started"),
 )
 

@@ -105,6 +105,14 @@ def _status(pid: int) -> Dict[str, str]:
     return {key: value.strip() for key, value in pairs}
 
 
+def _cgroup(pid: int) -> Dict[str, str]:
+    """Limits of the process's control group (cgroup v2); a file of a controller that the host lacks is absent."""
+    line = next((x for x in _read(f"/proc/{pid}/cgroup").splitlines() if x.startswith("0::")), "0::/")
+    folder = "/sys/fs/cgroup" + line[len("0::") :].rstrip("/")
+    names = ("memory.max", "pids.max", "cpu.max")
+    return {name: _read(f"{folder}/{name}").strip() for name in names if os.path.exists(f"{folder}/{name}")}
+
+
 def _root_of(pid: int, target: str) -> List[int]:
     """Device and inode of a mount's root, reached component by component without following a link."""
     fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
@@ -128,6 +136,8 @@ def _process(pid: int, targets: Sequence[str]) -> Json:
         "status": _status(pid),
         "uid_map": _read(f"/proc/{pid}/uid_map"),
         "mountinfo": _read(f"/proc/{pid}/mountinfo"),
+        "limits": _read(f"/proc/{pid}/limits"),
+        "cgroup": _cgroup(pid),
         "roots": {target: _root_of(pid, target) for target in targets},
     }
 
