@@ -2,12 +2,13 @@
 """Check tools/operator as root, on a clone of this clone: what no test that runs as the account could see.
 
 A clone below a folder that only root may enter, made under umask 077; several first calls at once; ownership of what a
-command leaves in build/; the account's inability to change the clone; no trace of a clone that is gone. Silent but for
+command leaves in build/, and that no set-uid file of anybody else's can come to lie there; the account's inability to change the clone; no trace of a clone that is gone. Silent but for
 one line when all is well; says what is wrong and exits 1 when not. Needs root and nothing but the standard library.
 """
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ACCOUNT = os.environ.get("ASF_ACCOUNT") or "asf"
 
 
 def _expect(what, found, wanted):
@@ -74,24 +76,41 @@ def _files(clone):
         clone, "echo '{}' >build/check.json; touch new galaxy.yml; rm -f galaxy.yml; git status --porcelain -uno"
     )
     _expect("the clone is read-only for the account", done.stderr.count("Read-only file system"), 3)
-    owner = os.stat(clone / "build/check.json")
-    _expect("owner of what lies in build/", (owner.st_uid, owner.st_gid), (os.getuid(), os.getgid()))
+    account = pwd.getpwnam(ACCOUNT)
+    owners = [(status.st_uid, status.st_gid) for status in map(os.stat, (clone / "build", clone / "build/check.json"))]
+    _expect("owners of build/ and what lies in it", owners, [(account.pw_uid, account.pw_gid)] * 2)
     _expect("files of Python in the clone", [str(path) for path in clone.rglob("__pycache__")], [])
     shutil.rmtree(clone / "build")
     _expect("build/ removed and made again", _run(clone, "touch build/again").returncode, 0)
+
+
+def _programs(clone):
+    """What the account leaves in build/ is no way to become anybody else, by whatever path it is run."""
+    os.chown(clone / "build", 0, 0)  # as a clone has it that root made
+    (clone / "build/old").touch()
+    (clone / "build/old").chmod(0o4755)
+    os.link(clone / "galaxy.yml", clone / "build/link")
+    done = _run(clone, "echo x >build/old; cp /bin/true build/tool; chmod 4755 build/tool; build/tool")
+    _expect("a program in build/ is executed", (done.returncode, "Permission denied" in done.stderr), (126, True))
+    _expect("owner of a file that build/ has a second name of", os.stat(clone / "galaxy.yml").st_uid, os.getuid())
+    uid, modes = pwd.getpwnam(ACCOUNT).pw_uid, []
+    for name in ("build", "build/old", "build/tool"):
+        status = os.stat(clone / name)
+        _expect(f"owner of {name} as a set-uid program", status.st_uid, uid)
+        modes.append(status.st_mode & 0o7777)
+    _expect("modes of build/, an old set-uid file and the account's own", modes, [0o755, 0o755, 0o4755])
 
 
 def main():
     """Run all checks."""
     if os.getuid() != 0:
         return print("tools/check_operator.py: nothing to check as an ordinary user")
-    account = os.environ.get("ASF_ACCOUNT") or "asf"
     with tempfile.TemporaryDirectory(prefix="asf-check-", dir="/root") as folder:
         clone = _clone(Path(folder) / "clone")
-        for check in (_first_calls, _streams, _environment, _files):
+        for check in (_first_calls, _streams, _environment, _files, _programs):
             check(clone)
     subprocess.run([str(ROOT / "tools/operator"), "true"], check=True)
-    known = [json.loads(path.read_text()) for path in Path(f"/run/asf-ns/{account}/clones").glob("*.json")]
+    known = [json.loads(path.read_text()) for path in Path(f"/run/asf-ns/{ACCOUNT}/clones").glob("*.json")]
     _expect("clones that are gone stay known", [row["path"] for row in known if row["path"].startswith(folder)], [])
     return print("tools/operator as root: all checks passed")
 

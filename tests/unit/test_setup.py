@@ -17,6 +17,8 @@ import account as accounts  # noqa: E402
 import cache as caches  # noqa: E402
 import clone as clones  # noqa: E402
 import environ  # noqa: E402
+import kernel  # noqa: E402
+import mounts  # noqa: E402
 from say import SetupError  # noqa: E402
 
 ANN = types.SimpleNamespace(pw_name="ann", pw_dir="/home/ann", pw_uid=1000, pw_gid=1000)
@@ -76,6 +78,49 @@ def test_clone_knows_what_lies_in_it(tmp_path):
     assert clone.within(str(tmp_path / "a/b")) == "a/b"
     assert clone.within(str(tmp_path) + "x") is None
     assert clone.key != clones.Clone(tmp_path.parent).key
+
+
+class Mounts:
+    """Records what is asked of the kernel, in place of tools/host/kernel.py."""
+
+    def __init__(self, monkeypatch):
+        self._paths, self.flags, self.mounted = {}, {}, []
+        for name in ("open_tree", "mount_setattr", "move_mount"):
+            monkeypatch.setattr(kernel, name, getattr(self, name))
+        monkeypatch.setattr(kernel, "setns", lambda *_: None)
+
+    def open_tree(self, path):
+        tree = os.open(path, os.O_RDONLY)
+        self._paths[tree] = path
+        return tree
+
+    def mount_setattr(self, tree, flags, userns=0):
+        self.flags.setdefault(self._paths[tree], []).append(flags)
+
+    def move_mount(self, tree, target):
+        self.mounted.append((self._paths[tree], target))
+
+
+def test_build_is_the_accounts_and_never_mapped_to_the_clones_owner(tmp_path, monkeypatch):
+    """A set-uid file that the account leaves there must never be the clone's owner's, who may be root."""
+    asked = Mounts(monkeypatch)
+    monkeypatch.setattr(mounts.namespace, "BASE", str(tmp_path / "ns"))
+    monkeypatch.setattr(mounts, "_userns", lambda *_: os.open("/dev/null", os.O_RDONLY))
+    (tmp_path / "clone").mkdir()
+    clone = clones.Clone(tmp_path / "clone")
+    account = types.SimpleNamespace(pw_name="ann", pw_uid=os.getuid(), pw_gid=os.getgid())
+    clone.uid = account.pw_uid + 1  # somebody else's
+    mounts.ensure(clone, account, 0, 0)
+    tree, build = str(clone.path), str(clone.path / "build")
+    assert asked.mounted == [(tree, mounts.place(clone)), (build, mounts.place(clone) + "/build")]
+    assert asked.flags[tree] == [0x1 | 0x2 | 0x4, kernel.MOUNT_ATTR_IDMAP]  # read-only, nosuid, nodev
+    assert asked.flags[build] == [0x2 | 0x4 | 0x8]  # nosuid, nodev, noexec
+
+
+def test_build_may_be_no_link(tmp_path):
+    (tmp_path / "build").symlink_to("/etc")
+    with pytest.raises(SetupError, match="not a folder"):
+        mounts._make_build(clones.Clone(tmp_path), ANN)
 
 
 def test_digest_follows_every_input():

@@ -4,11 +4,13 @@
 The account must be able to use a clone wherever it lies (below a root-only folder, made under umask 077) and must not
 be able to change code that root later runs from it. So the clone is mounted read-only at a fixed place inside the
 namespace, id-mapped: the owner of the files appears as the account. `build/` alone is mounted writable over it, so that
-what a command leaves there lies in the clone and belongs to the clone's owner.
+what a command leaves there lies in the clone. That folder belongs to the account and is not id-mapped: through a
+mapping of root the account could leave a set-uid program of root there, and run it by the clone's own path.
 """
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import kernel
@@ -16,6 +18,7 @@ import namespace
 from say import SetupError, say
 
 _SAFE = kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+_BUILD_FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
 
 
 def place(clone):
@@ -23,54 +26,79 @@ def place(clone):
     return f"{namespace.folder()}/clones/{clone.key}"
 
 
-def _is_mounted(clone, build):
-    """True when this very clone is mounted at its place, and its `build` too. Call it inside the namespace."""
+def _is_mounted(identity, path):
+    """True when this very folder (device, inode) is mounted at `path`. Call it inside the namespace."""
     try:
-        inside = [os.stat(place(clone)), os.stat(place(clone) + "/build")]
+        status = os.stat(path)
     except FileNotFoundError:
         return False
-    same = [(status.st_dev, status.st_ino) for status in inside] == [clone.identity, (build.st_dev, build.st_ino)]
-    return same and not os.statvfs(place(clone) + "/build").f_flag & os.ST_RDONLY
+    return (status.st_dev, status.st_ino) == identity
+
+
+def _is_safe(path, account):
+    """True when what is mounted at `path` is the account's, not id-mapped, writable, and gives no program a way."""
+    flags = os.statvfs(path).f_flag
+    return os.stat(path).st_uid == account.pw_uid and flags & (_BUILD_FLAGS | os.ST_RDONLY) == _BUILD_FLAGS
 
 
 def ensure(clone, account, outside, inside):
     """Mount `clone` when needed; ends inside the namespace. `outside`, `inside`: descriptors of mount namespaces."""
-    build, gone = _make_build(clone), _gone(clone)
+    build, gone = _make_build(clone, account), _gone(clone)
+    target, below = place(clone), place(clone) + "/build"
     kernel.setns(inside, kernel.CLONE_NEWNS)
     for path in gone:
         _forget(path)
-    if _is_mounted(clone, build):
+    whole = _is_mounted(clone.identity, target)
+    if whole and _is_mounted(build, below) and _is_safe(below, account):
         return
     kernel.setns(outside, kernel.CLONE_NEWNS)
-    trees = [
-        _tree(clone, str(clone.path), account, kernel.MOUNT_ATTR_RDONLY),
-        _tree(clone, str(clone.path / "build"), account, 0),
-    ]
-    os.makedirs(place(clone), mode=0o755, exist_ok=True)
-    Path(place(clone) + ".json").write_text(
+    trees = [] if whole else [(_tree(clone, account), target)]
+    trees.append((_build_tree(clone), below))
+    os.makedirs(target, mode=0o755, exist_ok=True)
+    Path(target + ".json").write_text(
         json.dumps({"path": str(clone.path), "identity": clone.identity}), encoding="utf-8"
     )
     kernel.setns(inside, kernel.CLONE_NEWNS)
-    _unmount(place(clone))
-    kernel.move_mount(trees[0], place(clone))
-    kernel.move_mount(trees[1], place(clone) + "/build")
-    for tree in trees:
+    for _, path in reversed(trees):
+        _unmount(path)
+    for tree, path in trees:
+        kernel.move_mount(tree, path)
         os.close(tree)
 
 
-def _make_build(clone):
+def _make_build(clone, account):
+    """Make `build/` and give it to the account with what lies in it; returns its device and inode."""
     build = clone.path / "build"
     if build.is_symlink() or (build.exists() and not build.is_dir()):
         raise SetupError(f"{build} is not a folder: remove it, ASF keeps results there")
-    if not build.exists():
-        build.mkdir(mode=0o755)
-        os.chown(build, clone.uid, clone.gid)
-    return build.stat()
+    build.mkdir(mode=0o755, exist_ok=True)
+    if build.stat().st_uid != account.pw_uid:
+        _give(build, account)
+    status = build.stat()
+    return status.st_dev, status.st_ino
 
 
-def _tree(clone, path, account, attributes):
-    tree = kernel.open_tree(path)
-    kernel.mount_setattr(tree, attributes | _SAFE)
+def _give(build, account):
+    """Chown what lies in the folder, which takes set-uid bits away, then the folder."""
+    for _path, folders, files, inside in os.fwalk(build, topdown=False, follow_symlinks=False):
+        for name in folders + files:
+            status = os.stat(name, dir_fd=inside, follow_symlinks=False)
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                os.unlink(name, dir_fd=inside)  # its other name may be a file of the system
+            else:
+                os.chown(name, account.pw_uid, account.pw_gid, dir_fd=inside, follow_symlinks=False)
+    os.chown(build, account.pw_uid, account.pw_gid, follow_symlinks=False)
+
+
+def _build_tree(clone):
+    tree = kernel.open_tree(str(clone.path / "build"))
+    kernel.mount_setattr(tree, _SAFE | kernel.MOUNT_ATTR_NOEXEC)
+    return tree
+
+
+def _tree(clone, account):
+    tree = kernel.open_tree(str(clone.path))
+    kernel.mount_setattr(tree, kernel.MOUNT_ATTR_RDONLY | _SAFE)
     if (clone.uid, clone.gid) == (account.pw_uid, account.pw_gid):
         return tree
     userns = _userns(clone, account)
@@ -78,11 +106,9 @@ def _tree(clone, path, account, attributes):
         kernel.mount_setattr(tree, kernel.MOUNT_ATTR_IDMAP, userns)
     except OSError as error:
         say(
-            f"{path} is mounted for {account.pw_name} without mapping its owner ({error}): the account sees only what "
-            "everybody may read there" + ("" if attributes else f", and {path} is given to it")
+            f"{clone.path} is mounted for {account.pw_name} without mapping its owner ({error}): the account sees only "
+            "what everybody may read there"
         )
-        if not attributes:
-            os.chown(path, account.pw_uid, account.pw_gid)
     finally:
         os.close(userns)
     return tree
