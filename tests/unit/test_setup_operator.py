@@ -50,6 +50,14 @@ def test_a_command_that_is_not_there():
     assert b"no-such-command: no such command" in done.stderr
 
 
+def test_help_alone_is_no_command():
+    done = operator("--help")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"usage: tools/operator CMD" in done.stderr and b"ASF_ACCOUNT" in done.stderr
+    done = operator("--help", "more")
+    assert (done.returncode, done.stdout) == (127, b"")
+
+
 def test_no_command_is_a_usage_error():
     assert operator().returncode == 64
 
