@@ -2,8 +2,9 @@
 """Check tools/operator as root, on a clone of this clone: what no test that runs as the account could see.
 
 A clone below a folder that only root may enter, made under umask 077; several first calls at once; ownership of what a
-command leaves in build/, and that no set-uid file of anybody else's can come to lie there; the account's inability to change the clone; no trace of a clone that is gone. Silent but for
-one line when all is well; says what is wrong and exits 1 when not. Needs root and nothing but the standard library.
+command leaves in build/, and that no set-uid file of anybody else's can come to lie there; the account's inability to
+change the clone; no trace of a clone that is gone. Silent but for one line when all is well; says what is wrong and
+exits 1 when not. Needs root and nothing but the standard library.
 """
 
 import json
