@@ -241,6 +241,7 @@ def test_l6_a_reading_that_is_missing_is_inconclusive_and_blocks(world, role):
             "nameservers": "caddy",
             "aliases": "caddy",
             "listeners": "caddy",
+            "cgroup": "agent",
         }
         due = read_by.get(key, role) == role
         assert any(r["verdict"] == "inconclusive" for r in blocked) is due, key
