@@ -255,11 +255,23 @@ def _place_refusals(grant: Grant, facts: Facts, context: Context) -> list[Proble
         if facts.place.overlaps(place):
             message = f"the folder contains or lies in {word} ({terminal(place.path, 200)})"
             out.append(_problem(grant, message, "the agent could change what ASF trusts: choose another folder"))
-    for session, place in context.live:
-        if facts.place.overlaps(place):
-            message = f"session {session} already has {terminal(place.path, 200)} rw"
+    return out + _held(grant, facts.place, context.live)
+
+
+def _held(grant: Grant, place: Place, live: Sequence[tuple[str, Place]]) -> list[Problem]:
+    out = []
+    for session, other in live:
+        if place.overlaps(other):
+            message = f"session {session} already has {terminal(other.path, 200)} rw"
             out.append(_problem(grant, message, f"close session {session} first"))
     return out
+
+
+def check_live(grants: Sequence[tuple[Grant, Place]], live: Sequence[tuple[str, Place]]) -> None:
+    """Refuse, once more and alone, what a live session holds ``rw``. Raises GrantError with every refusal."""
+    problems = [problem for grant, place in grants for problem in _held(grant, place, live)]
+    if problems:
+        raise GrantError(problems)
 
 
 def _tree_refusals(grant: Grant, facts: Facts, context: Context) -> list[Problem]:

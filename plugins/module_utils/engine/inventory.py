@@ -145,6 +145,17 @@ class Inventory:
         )
 
 
+def binds(podman: Podman, one: Container) -> list[Mapping[str, Any]]:
+    """The mounts of a living container as inspect tells them; none when it has ended meanwhile. Raises EngineError."""
+    args = ["container", "inspect", "--format", "{{json .Mounts}}", one.id]
+    result = podman.run(args, check=False)
+    if result.rc and procs.start_time(one.pid) != one.start:
+        return []
+    if result.rc:
+        raise podman.error(args, result)
+    return _rows(result.stdout)
+
+
 def details(text: str) -> dict[str, Detail]:
     """What ``container inspect --format DETAILS_FORMAT`` printed, by container ID."""
     found: dict[str, Detail] = {}

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import images as image_names, manifest as manifests, plan as plans
 from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
+from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
 from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, teardown
 from .evidencefs import Evidence
@@ -82,21 +83,75 @@ def _manifest(home: Home, inputs: Inputs) -> Manifest:
 
 
 def live_trees(but: str) -> List[Tuple[str, str]]:
-    """``(session, path)`` of every tree that another recorded session holds ``rw``."""
+    """``(session, path)`` of every tree that another recorded session holds ``rw``.
+
+    Raises EngineError where a recorded session's plan cannot be read: what it holds is then not known.
+    """
     found = []
-    for session in sorted(state.recorded() - {but}):
-        record = state.read(session) or {}
+    with state.grants_lock():
+        for session in sorted(state.recorded() - {but}):
+            plan = _known_plan(session)
+            found += [(session, repo["path"]) for repo in plan["repos"] if repo["rw"]] if plan else []
+    return found
+
+
+def _known_plan(session: str) -> Optional[Json]:
+    """A session's plan, from its run folder or (after a reboot) its evidence; None for a run folder without a record.
+
+    Without a record the run folder alone shows nothing that lives: the labels of containers do (``unrecorded_trees``).
+    """
+    record = state.read(session) or {}
+    places = [record.get("plan"), str(state.run_folder(session) / "plan.json")]
+    if record.get("evidence"):
+        places.append(os.path.join(str(record["evidence"]), "plan.json"))
+    for path in places:
         try:
-            doc = plandoc.read(str(record.get("plan")))
+            doc = plandoc.read(str(path))
         except EngineError:
             continue
-        found += [(session, repo["path"]) for repo in doc.plan["repos"] if repo["rw"]]
-    return found
+        if doc.session == session:
+            return doc.plan
+    if not state.has_record(session):
+        return None
+    raise EngineError(
+        f"the plan of session {session} cannot be read, so the trees that it may write are not known",
+        key="session",
+        found=session,
+        remedy=f"close session {session} first",
+        code="plan-file",
+    )
+
+
+def unrecorded_trees(podman: Podman, found: inventory.Inventory, but: str) -> List[Tuple[str, str]]:
+    """``(session, path)`` of the trees that living containers without a record hold ``rw`` (L2), by their labels."""
+    mine = str(os.getuid())
+    return [
+        (one.session, str(mount.get("Source")))
+        for one in found.containers
+        if one.alive and one.owner == mine and one.session not in ("", but) and not _recorded_session(one.session)
+        for mount in inventory.binds(podman, one)
+        if mount.get("RW") and str(mount.get("Destination", "")).startswith(f"{WORKSPACE}/")
+    ]
+
+
+def _recorded_session(session: str) -> bool:
+    return bool(dirs.SESSION_ID.match(session)) and state.has_record(session)
+
+
+def _check_live(podman: Podman, found: inventory.Inventory, plan: Json) -> None:
+    """Refuse what another session holds by now. Called under ``grants_lock``, so that two opens cannot both pass."""
+    repos = [Grant(repo["path"], "rw" if repo["rw"] else "ro") for repo in plan["repos"]]
+    if not repos:
+        return
+    session = plan["session"]["id"]
+    trees = live_trees(session) + unrecorded_trees(podman, found, session)
+    places = [(name, grantfs.place(path)) for name, path in trees]
+    check_live([(grant, grantfs.place(grant.path)) for grant in repos], places)
 
 
 def _grants(home: Home, inputs: Inputs, storage: Sequence[str]) -> Tuple[List[plans.Repo], List[str]]:
     grants = grantfs.load(home, inputs.agent)
-    trees = live_trees(f"{inputs.agent}.{inputs.session}")
+    trees = live_trees(f"{inputs.agent}.{inputs.session}") if grants else []
     context = grantfs.context(home, grants, storage, trees)
     problems = grantfs.check(grants, context)
     roots = [facts.place.chain[0] for facts in context.facts]
@@ -244,9 +299,9 @@ def _missing_volumes(podman: Podman, plan: Json) -> List[Json]:
     return [volume for volume in plan["volumes"] if volume["name"] not in have]
 
 
-def _view(podman: Podman, session: str) -> Optional[str]:
+def _view(podman: Podman, session: str, found: inventory.Inventory) -> Optional[str]:
     """State of the session as ``asf-play ls`` says it, or None when nothing of it exists."""
-    rows = state.sessions(podman, inventory=inventory.Inventory(podman))
+    rows = state.sessions(podman, inventory=found)
     return next((row["state"] for row in rows if row["session"] == session), None)
 
 
@@ -255,7 +310,8 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
     plan, named, warnings = compute(podman, inputs)
     session = plan["session"]["id"]
     with state.lock(session):
-        view = _view(podman, session)
+        found = inventory.Inventory(podman)
+        view = _view(podman, session, found)
         record = state.read(session) or {}
         if view == "live" and record.get("plan"):
             doc = _refuse_edited(record["plan"], plan, record)
@@ -269,13 +325,16 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
             )
         missing = _missing_volumes(podman, plan)
         if check_mode:
+            _check_live(podman, found, plan)
             doc = _checked(plan)
             return Result(doc, False, True, named, missing, warnings, [f"would open {session}"], None)
         actions = []
         if view is not None:
             teardown.teardown(podman, session)
             actions.append(f"cleared what was left of {session} ({view})")
-        return _recorded(plan, named, missing, warnings, actions)
+        with state.grants_lock():
+            _check_live(podman, found, plan)
+            return _recorded(plan, named, missing, warnings, actions)
 
 
 def _checked(plan: Json) -> PlanDocument:

@@ -50,9 +50,26 @@ def lock(session: str, env: Env = None, timeout: float = 120) -> Iterator[None]:
     Held inside one module call only; who holds it may take it again (open clears a broken session first).
     Raises EngineError when somebody else holds it for too long.
     """
-    path = str(dirs.private(dirs.run_dir(env) / "locks") / f"{dirs.session_id(session)}.lock")
+    name = dirs.session_id(session)
+    with _hold(name, f"session {name}", env, timeout):
+        yield
+
+
+@contextlib.contextmanager
+def grants_lock(env: Env = None, timeout: float = 120) -> Iterator[None]:
+    """Hold the account's one lock on who has which tree: from the look at all sessions' plans to one's own record.
+
+    The innermost lock: who holds it takes no session's. Raises EngineError as ``lock`` does.
+    """
+    with _hold("grants", "the grants of all sessions", env, timeout):
+        yield
+
+
+@contextlib.contextmanager
+def _hold(name: str, what: str, env: Env, timeout: float) -> Iterator[None]:
+    path = str(dirs.private(dirs.run_dir(env) / "locks") / f"{name}.lock")
     key = (path, os.getpid(), threading.get_ident())
-    handle = None if _held.get(key) else _locked(path, session, timeout)
+    handle = None if _held.get(key) else _locked(path, what, timeout)
     _held[key] = _held.get(key, 0) + 1
     try:
         yield
@@ -62,7 +79,7 @@ def lock(session: str, env: Env = None, timeout: float = 120) -> Iterator[None]:
             os.close(handle)
 
 
-def _locked(path: str, session: str, timeout: float) -> int:
+def _locked(path: str, what: str, timeout: float) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     end = time.monotonic() + timeout
     while True:
@@ -73,7 +90,7 @@ def _locked(path: str, session: str, timeout: float) -> int:
             if time.monotonic() > end:
                 os.close(handle)
                 raise EngineError(
-                    f"another command works on session {session} for more than {timeout:g} s",
+                    f"another command works on {what} for more than {timeout:g} s",
                     file=path,
                     remedy="wait for it or end it",
                     code="busy",
