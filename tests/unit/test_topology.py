@@ -36,7 +36,7 @@ def test_the_uplink_is_a_special_purpose_24(text):
     assert caught.value.key == "asf_network_uplink_range" and caught.value.remedy
 
 
-@pytest.mark.parametrize("text", ["198.19.255.0/24", "10.9.8.0/24", "172.31.0.0/24", "192.168.7.0/24", "100.127.1.0/24"])
+@pytest.mark.parametrize("text", ["198.19.255.0/24", "10.9.8.0/24", "172.31.0.0/24", "192.168.7.0/24", "100.64.1.0/24"])
 def test_ranges_that_are_taken(text):
     assert uplink_range(text) == topology(text).cable_range == text
 
