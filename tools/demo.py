@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,11 +25,13 @@ README = "# sample\n\nA repository for the demo. The agent adds a file and a lin
 GIT_ENV = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
     "GIT_AUTHOR_NAME": "demo",
     "GIT_AUTHOR_EMAIL": "demo@example.com",
     "GIT_COMMITTER_NAME": "demo",
     "GIT_COMMITTER_EMAIL": "demo@example.com",
 }
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def say(text: str) -> None:
@@ -36,15 +40,16 @@ def say(text: str) -> None:
 
 
 def git(folder: Path, *args: str) -> str:
-    """Run git in the sample repository; the agent wrote there, so nothing of its configuration may run a program."""
-    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "diff.external="]
-    extra = ["--no-ext-diff", "--no-textconv"] if args[0] in ("diff", "show") else []
+    """Run git in a repository that nobody but this program has written to: its configuration may name programs."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
-        ["git", *safe, "-C", str(folder), args[0], *extra, *args[1:]],
-        env={**os.environ, **GIT_ENV},
-        text=True,
+        ["git", "-C", str(folder), *args],
+        env={**env, **GIT_ENV},
+        encoding="utf-8",
+        errors="surrogateescape",
         capture_output=True,
         check=True,
+        timeout=60,
     )
     return done.stdout
 
@@ -57,6 +62,44 @@ def sample(folder: Path) -> Path:
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "A sample")
     return folder
+
+
+def commit_of(repo: Path) -> str:
+    """The commit that the branch ``main`` is at, out of its file. Raises ValueError or OSError when there is none.
+
+    The agent may have written anything there, in ``.git`` too: a link, a pipe, any text.
+    """
+    descriptor = os.open(repo / ".git/refs/heads/main", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        text = os.read(descriptor, 64) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    finally:
+        os.close(descriptor)
+    commit = text.decode("ascii", "replace").strip()
+    if not _COMMIT.fullmatch(commit):
+        raise ValueError("the file of the branch main holds no commit")
+    return commit
+
+
+def changes(repo: Path, before: str, reader: Path) -> str:
+    """What was committed since ``before``, safe for a terminal; empty when nothing was, or it cannot be read.
+
+    ``reader``, a folder that does not exist yet, becomes a bare repository that borrows the objects of ``repo``. So git
+    takes no configuration, no attributes and no hooks from where the agent could write them (case F3).
+    """
+    from asf_lib.core.escape import terminal
+
+    try:
+        after = commit_of(repo)
+        if after == before:
+            return ""
+        git(repo.parent, "init", "-q", "--bare", "--template=", str(reader))
+        (reader / "objects/info").mkdir(exist_ok=True)
+        (reader / "objects/info/alternates").write_text(f"{repo}/.git/objects\n", encoding="utf-8")
+        text = git(reader, "log", "--oneline", after) + git(reader, "diff", before, after)
+    except (ValueError, OSError, subprocess.SubprocessError) as error:
+        print(f"what was committed cannot be read: {terminal(error)}")
+        return ""
+    return "\n".join(terminal(line) for line in text.splitlines())
 
 
 def play(env: dict[str, str], *words: str) -> int:
@@ -99,14 +142,14 @@ def run(base: Path) -> int:
     env = {**os.environ, "ASF_HOME": str(base / "home"), "XDG_STATE_HOME": str(base / "state")}
     (base / "home").mkdir()
     repo = sample(base / "sample")
+    before = commit_of(repo)
     say("Grant a sample repository to the agent, and open it")
     if play(env, "repo", "add", AGENT, str(repo)) or play(env, "open.yml", "-e", f"agent={AGENT}"):
         return 1
     evidence = newest(base / "state")
     say("What the agent changed")
-    more_than_one = git(repo, "rev-list", "HEAD").count("\n") > 1
-    changed = git(repo, "log", "--oneline") + git(repo, "diff", "HEAD~1") if more_than_one else ""
-    print(changed or git(repo, "diff") or "nothing")
+    changed = changes(repo, before, base / "reader.git")
+    print(changed or "no commit")
     say("What it was refused")
     denied = refusals(evidence)
     print("\n".join(denied) or "nothing")
