@@ -53,8 +53,8 @@ def test_f3_the_demo_runs_no_program_that_the_agent_named(tmp_path: Path) -> Non
     )
     (repo / "README.md").write_text("later, and not committed\n")
     found = demo.changes(repo, before, tmp_path / "reader.git")
-    assert "Add a greeting" in found and "+Hello\\x1b[2J" in found and "not committed" not in found
     assert not mark.exists(), mark.read_text()
+    assert "Add a greeting" in found and "+Hello\\x1b[2J" in found and "not committed" not in found
 
 
 def test_nothing_committed_is_no_change(tmp_path: Path) -> None:
