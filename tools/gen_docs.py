@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-4-Clause
-"""Write ``docs/manifest.md`` and the JSON Schemas from the declarations that the validator uses, and the security model.
+"""Write the manifest reference and JSON Schemas, from the validator's own declarations, and the security model.
 
 Run without arguments to write them, with ``--check`` to be told (exit 1) which are not current; a test does that.
 """
@@ -14,8 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
 import security_model  # noqa: E402
+
+import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
 from asf_lib.core import grants, jsonschema, manifest_schema, providers, secretfile, settings  # noqa: E402
 from asf_lib.core.schema import MISSING, Key, ListOf, Section, Spec, When, leaves  # noqa: E402
 
