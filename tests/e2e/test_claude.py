@@ -139,7 +139,8 @@ def test_a_wrong_key_is_told_to_the_user(provided: Session, world: World) -> Non
 
 def test_detached_sessions_stay_until_close(provided: Session) -> None:
     """The workload of an interactive session waits in its terminal; close leaves the state volume alone."""
-    assert asf_play("ls", "--json", home=provided.home).json[0]["state"] == "live"
+    listed = asf_play("ls", "--json", home=provided.home).json
+    assert [one["state"] for one in listed if one["session"] == provided.id] == ["live"]
     assert provided.exec("test", "-d", "/home/node/.claude/projects").rc == 0
     volumes = [v for v in podman("volume", "ls", "-q").split() if provided.name in v]
     assert len(volumes) == 1
@@ -159,9 +160,12 @@ def test_in_a_terminal(module_home: Home, module_session: SessionFactory) -> Non
         at = user.expect(r"40 120\s+/dev/pts/\d", 30, at)
         user.type("claude -p hello\n")
         at = user.expect(r"\n ?the embedded model speaks", 90, at)
-        user.type("sleep 60\n\x03")
+        user.type("sh -c 'echo begun; sleep 60'\n")
+        at = user.expect(r"\nbegun", 30, at)
+        user.type("\x03")
+        at = user.expect(r"\$ ", 30, at)
         user.type("echo code $?\n")
-        user.expect(r"code 130", 30, at)
+        user.expect(r"\ncode 130", 30, at)
         user.type("exit 7\n")
         assert user.wait(120) == 7, user.shown()
     assert exists(session) == ""

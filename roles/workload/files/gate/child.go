@@ -95,6 +95,9 @@ func execRole(args []string, _ atStart) int {
 	if err := harden(); err != nil {
 		return complain(exitInternal, "cannot confine itself: %v", err)
 	}
+	if err := os.Chdir(plan.Cwd); err != nil { // where the workload started; the engine's own is the image's
+		return complain(exitCannot, "working directory: %v", err)
+	}
 	program, err := lookPath(rest[1], plan.Env["PATH"])
 	if err != nil {
 		return startFailed(err)

@@ -194,6 +194,9 @@ func TestExecReplacesItself(t *testing.T) {
 	if code := exitOf(t, err); code != 9 || !strings.Contains(string(out), "TOKEN=s3cret") || strings.Contains(string(out), underTest) {
 		t.Errorf("exit %d: %q", code, out)
 	}
+	if out, err := gate("exec", "--plan", file, "--", "pwd").Output(); err != nil || strings.TrimSpace(string(out)) != p.Cwd {
+		t.Errorf("%v: started in %q, not in %q", err, out, p.Cwd)
+	}
 	if code := exitOf(t, gate("exec", "--plan", file, "--", "no-such-program").Run()); code != exitNotFound {
 		t.Errorf("exit %d", code)
 	}

@@ -214,7 +214,8 @@ func (i *Inference) relayError(w http.ResponseWriter, resp *http.Response, e *ex
 		status = http.StatusBadGateway
 	}
 	message, kind, code := parseError(raw)
-	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
+	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
+	if refused {
 		message = "the provider or the broker refused its credentials or their rights" // such texts echo keys
 	}
 	if kind == "" {
@@ -223,6 +224,9 @@ func (i *Inference) relayError(w http.ResponseWriter, resp *http.Response, e *ex
 	h := w.Header()
 	h.Del("Server")
 	copyListed(h, resp.Header, responseHeaders, i.clean)
+	if refused {
+		h.Set("X-Should-Retry", "false") // no try can help, and Claude Code would try for minutes (measured)
+	}
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Asf-Inference", frontBrokerError)
 	body := errorBody(i.Protocol, kind, code, i.redact.text(message))
