@@ -62,11 +62,12 @@ def _rootfs() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def podman() -> Podman:
+def podman() -> Iterator[Podman]:
     found = Podman()
     if found.run(["image", "exists", IMAGE], check=False).rc:
         found.run(["import", "-q", "-", IMAGE], input=_rootfs(), timeout=120)
-    return found
+    yield found
+    found.run(["image", "rm", "-f", IMAGE], check=False)
 
 
 class Tiny:

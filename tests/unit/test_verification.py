@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""What a verification leaves when it does not come to its end (the rest of it: tests/e2e)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asf_lib.core import probes
+from asf_lib.core.errors import GateError, VerifyError
+from asf_lib.engine import state, verification
+from asf_lib.engine.evidencefs import Evidence
+from asf_lib.engine.plandoc import PlanDocument
+
+ID = "claude.main"
+SEEN = probes.result("cable", 2, "outside", "one link", "pass", "one link")
+BAD = probes.result("routes", 2, "outside", "no default route", "fail", "default via 10.0.2.2")
+
+
+@pytest.fixture
+def doc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanDocument:
+    """A recorded session, all of whose containers are left out."""
+    for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    state.begin(ID, mode="proxy", isolation="container", plan_digest="d")
+    monkeypatch.setattr(verification.bringup, "chosen", lambda doc: {})
+    return PlanDocument(str(tmp_path / "plan.json"), "d", {"session": {"id": ID}, "gate": {}})
+
+
+def _left() -> dict[str, Any]:
+    record = state.read(ID)
+    assert record is not None
+    found = Evidence(Path(record["evidence"]))
+    assert found.check() == []
+    report: dict[str, Any] = found.read("verification.json")
+    return report
+
+
+def _silent(*_: object) -> None:
+    raise GateError("the gate said nothing within 10 s")
+
+
+def test_a_silent_gate_leaves_what_was_seen_and_that_it_was_silent(
+    doc: PlanDocument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "outside", lambda *_, **__: [SEEN])
+    monkeypatch.setattr(verification, "_first_report", _silent)
+    with pytest.raises(GateError) as caught:
+        verification.verify(None, doc)  # type: ignore[arg-type]
+    report = _left()
+    assert report["ok"] is False and report["probes"] == caught.value.results  # type: ignore[attr-defined]
+    verdicts = {one["id"]: one["verdict"] for one in report["probes"]}
+    assert verdicts == {"cable": "pass", "gate-report": "inconclusive"}
+
+
+def test_a_failed_probe_stops_before_the_gate_and_is_on_record(
+    doc: PlanDocument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "outside", lambda *_, **__: [SEEN, BAD])
+    monkeypatch.setattr(verification, "_first_report", lambda *_: pytest.fail("the gate was started"))
+    with pytest.raises(VerifyError) as caught:
+        verification.verify(None, doc)  # type: ignore[arg-type]
+    assert "routes" in str(caught.value) and _left()["ok"] is False
