@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""open, verify, status, close under plain `ansible-playbook`: the same result as asf-play's (S5; `--check`, `--diff`)."""
+"""open, verify, status, close under plain `ansible-playbook`: the result of asf-play (S5; `--check`, `--diff`)."""
 
 from __future__ import annotations
 
