@@ -44,7 +44,8 @@ options:
       - V(base_image) (a registry image by digest that replaces the distribution's packages) and V(mirror) (lines of
         C(sources.list), or one URI) change the images' names, so M(asf.sandbox.asf_plan) needs the same.
       - V(ca_bundle), V(proxy), V(no_proxy), V(pip_index), V(npm_registry) and V(go) do not.
-      - Bundle and proxy default to C(SSL_CERT_FILE), C(https_proxy) and C(no_proxy) of the environment.
+      - Bundle and proxy default to C(SSL_CERT_FILE) and C(ASF_BUILD_PROXY) of the environment; the usual proxy
+        variables are not looked at.
     type: dict
     default: {}
   progress:

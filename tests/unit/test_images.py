@@ -241,9 +241,16 @@ def test_programs_that_fetch_get_bundle_and_proxy_and_nothing_else_of_the_operat
     assert env["GOPROXY"] == "off" and not {"AWS_SECRET", "GOFLAGS", "CONTAINERS_CONF"} & set(env)
 
 
-def test_bundle_and_proxy_default_to_the_environment():
-    found = build_host.Options.of(ROOT, {}, {"SSL_CERT_FILE": "/e.pem", "https_proxy": "http://p", "NO_PROXY": "x"})
-    assert (found.ca_bundle, found.proxy, found.no_proxy) == ("/e.pem", "http://p", "x")
+def test_p14_proxy_variables_of_the_shell_change_no_build():
+    shell = {f"{kind}_proxy": "http://p" for kind in ("http", "https", "all", "no")}
+    shell.update({name.upper(): value for name, value in shell.items()})
+    assert build_host.Options.of(ROOT, {}, shell) == build_host.Options.of(ROOT, {}, {})
+
+
+def test_bundle_and_proxy_default_to_their_own_variables():
+    found = build_host.Options.of(ROOT, {}, {"SSL_CERT_FILE": "/e.pem", "ASF_BUILD_PROXY": "http://p"})
+    assert (found.ca_bundle, found.proxy, found.no_proxy) == ("/e.pem", "http://p", "")
+    assert build_host.Options.of(ROOT, {"proxy": "http://own"}, {"ASF_BUILD_PROXY": "http://p"}).proxy == "http://own"
     assert build_host.Options.of(ROOT, {"ca_bundle": "/own.pem"}, {"SSL_CERT_FILE": "/e.pem"}).ca_bundle == "/own.pem"
 
 

@@ -49,8 +49,9 @@ class Options:
 
     @classmethod
     def of(cls, repo: Path, given: Mapping[str, Any], env: Optional[Mapping[str, str]] = None) -> Options:
-        """Options out of settings; bundle and proxy default to the environment's usual variables.
+        """Options out of settings. Not set: the bundle is ``SSL_CERT_FILE``, the proxy ``ASF_BUILD_PROXY``.
 
+        The usual proxy variables are not looked at: what a shell has for other programs changes no build (case P14).
         Raises HostError for a setting that does not exist.
         """
         env = os.environ if env is None else env
@@ -65,8 +66,7 @@ class Options:
                 )
         values = {name: str(given.get(name) or "") for name in known}
         values["ca_bundle"] = values["ca_bundle"] or env.get("SSL_CERT_FILE", "")
-        values["proxy"] = values["proxy"] or env.get("https_proxy", "") or env.get("HTTPS_PROXY", "")
-        values["no_proxy"] = values["no_proxy"] or env.get("no_proxy", "") or env.get("NO_PROXY", "")
+        values["proxy"] = values["proxy"] or env.get("ASF_BUILD_PROXY", "")
         return cls(repo=Path(repo), **values)
 
     def check(self) -> None:
