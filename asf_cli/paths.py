@@ -40,7 +40,6 @@ _KEPT = (
     "CURL_CA_BUNDLE",
 )
 _KEPT_PREFIXES = ("LC_", "ASF_")
-_PATH_TAIL = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def content() -> Path:
@@ -69,8 +68,8 @@ def ansible_playbook() -> str:
         script = os.path.join(folder, "ansible-playbook")
         if os.path.isfile(script):
             return script
-    found = shutil.which("ansible-playbook")
-    if found and os.path.isabs(found):
+    found = shutil.which("ansible-playbook", path=_search_path(os.environ))
+    if found:
         return found
     raise CliError(
         "ansible-playbook is not installed beside asf-play",
@@ -87,11 +86,16 @@ def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in env.items()
         if value and (name in _KEPT or name.startswith(_KEPT_PREFIXES)) and not _secret_looking(name)
     }
-    path = [part for part in env.get("PATH", "").split(":") if os.path.isabs(part)]
-    kept["PATH"] = ":".join(path + [part for part in _PATH_TAIL if part not in path])
+    kept["PATH"] = _search_path(env)
     kept.setdefault("HOME", os.path.expanduser("~"))
     kept.setdefault("LC_ALL", "C.UTF-8")
     return kept
+
+
+def _search_path(env: Mapping[str, str]) -> str:
+    from asf_lib.engine import trust
+
+    return ":".join(trust.search_path(env))
 
 
 def _secret_looking(name: str) -> bool:

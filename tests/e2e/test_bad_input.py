@@ -24,7 +24,7 @@ from support.product import Completed, Home, Session, SessionFactory, asf_play, 
 from support.waiting import wait_for
 
 from asf_lib.core.errors import AsfError, EngineError, GrantError, ManifestError
-from asf_lib.engine import hostfacts, planning, podman as podman_engine
+from asf_lib.engine import hostfacts, planning, trust
 from asf_lib.engine.podman import Podman
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
@@ -227,8 +227,8 @@ def test_an_option_that_is_wrong_starts_nothing(home: Home, words: list[str]) ->
 
 def failed(session: SessionFactory, tmp_path: Path, agent: str, sabotage: str, *args: str) -> dict[str, Any]:
     """Open with a podman that breaks something; what was made is gone, the evidence is there. The document."""
-    path = f"{saboteur.path_with(tmp_path / 'bin', sabotage)}:{os.environ['PATH']}"
-    done, tried = session.attempt(agent, *args, env={"PATH": path})
+    path = saboteur.path_with(tmp_path / "bin", sabotage)
+    done, tried = session.attempt(agent, *args, env={"ASF_PATH": path})
     assert done.json is not None and done.json["ok"] is False, done
     assert_nothing_exists(tried)
     evidence = Path(done.json["evidence"])
@@ -240,8 +240,8 @@ def failed(session: SessionFactory, tmp_path: Path, agent: str, sabotage: str, *
 
 def test_a_podman_that_is_too_old(session: SessionFactory, home: Home, tmp_path: Path) -> None:
     home.agent("plain", PLAIN)
-    path = f"{saboteur.path_with(tmp_path / 'bin', saboteur.TOO_OLD)}:{os.environ['PATH']}"
-    done, tried = session.attempt("plain", env={"PATH": path})
+    path = saboteur.path_with(tmp_path / "bin", saboteur.TOO_OLD)
+    done, tried = session.attempt("plain", env={"ASF_PATH": path})
     error = done.json["error"]
     assert done.rc != 0 and "too old" in error["message"] and error["found"] == "4.2.1", done
     assert "4.3" in error["remedy"], error
@@ -252,7 +252,7 @@ def test_podman_is_missing(home: Home, tmp_path: Path) -> None:
     """In this process: no PATH of an operator's hides a program that lies in /usr/bin."""
     home.agent("plain", PLAIN)
     nowhere = {"PATH": str(tmp_path)}
-    tail = mock.patch.object(podman_engine, "PATH_TAIL", (str(tmp_path),))
+    tail = mock.patch.object(trust, "SYSTEM_PATH", (str(tmp_path),))
     with tail, mock.patch.dict(os.environ, nowhere), pytest.raises(EngineError) as caught:
         planning.compute(Podman(), inputs(home, "plain", SessionFactory.new_name()))
     assert caught.value.code == "podman-missing" and "install Podman" in (caught.value.remedy or "")

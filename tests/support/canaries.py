@@ -73,4 +73,4 @@ def broken_podman(folder: Path, words: str) -> dict[str, str]:
     fails = f'case "$*" in *"{words}"*) echo "broken by a test: podman $*" >&2; exit 125;; esac'
     script.write_text(f'#!/bin/sh\n{fails}\nexec {real} "$@"\n')
     script.chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+    return {"ASF_PATH": str(folder)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""A `podman` that breaks one thing on its way and is the real one otherwise: put first on the operator's PATH.
+"""A `podman` that breaks one thing on its way and is the real one otherwise: found by ASF_PATH.
 
 It changes what ASF has made (a file of the run folder, the words of one call), never ASF itself.
 """
@@ -50,7 +50,7 @@ if call == "start" and last.endswith("-{role}"):
 
 
 def path_with(folder: Path, body: str) -> str:
-    """Write such a podman into a new folder; the PATH on which it is found. `body` is one of the above.
+    """Write such a podman into a new folder; the ASF_PATH on which it is found. `body` is one of the above.
 
     :raises AssertionError: there is no real podman
     """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import time
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from asf_cli import paths
 from asf_lib.core.errors import EngineError, HostError
 from asf_lib.core.redact import Redactor
-from asf_lib.engine import containersconf, dirs, podman, procs
+from asf_lib.engine import containersconf, dirs, hostfacts, podman, procs, trust
 from asf_lib.engine.podman import Podman
 
 FAKE = """#!/bin/sh
@@ -73,8 +75,51 @@ def test_builds_may_add_variables(env: dict[str, str], program: str) -> None:
     assert "HTTPS_PROXY=http://p" in found.stdout and "CONTAINERS_CONF=/x" not in found.stdout
 
 
-def test_relative_path_entries_are_dropped() -> None:
-    assert podman.environment(None, {"PATH": ".:/opt/bin::bin", "HOME": "/h"})["PATH"].split(":")[0] == "/opt/bin"
+def _path(env: dict[str, str]) -> list[str]:
+    return podman.environment(None, {"HOME": "/h", **env})["PATH"].split(":")
+
+
+def test_relative_path_entries_are_dropped(tmp_path: Path) -> None:
+    assert _path({"PATH": f".:{tmp_path}::bin"}) == [*trust.SYSTEM_PATH, str(tmp_path)]
+
+
+def test_a_repository_on_the_path_cannot_stand_in_for_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 11: what an agent left in a folder on PATH is found after the system's programs, or not at all."""
+    system, planted, chosen = tmp_path / "system", tmp_path / "repo" / "bin", tmp_path / "own"
+    for folder in (system, planted, chosen):
+        folder.mkdir(parents=True)
+        (folder / "podman").write_text("#!/bin/sh\n")
+        (folder / "podman").chmod(0o755)
+    monkeypatch.setattr(trust, "SYSTEM_PATH", (str(system),))
+    monkeypatch.setenv("PATH", f"{planted}:/usr/bin")
+    assert _path({"PATH": f"{planted}"}) == [str(system), str(planted)]
+    assert hostfacts.program("podman") == str(system / "podman")
+    assert paths.scrubbed({"PATH": str(planted), "HOME": "/h"})["PATH"].split(":")[0] == str(system)
+    monkeypatch.setenv("ASF_PATH", str(chosen))
+    assert hostfacts.program("podman") == str(chosen / "podman")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_folders_that_others_may_write_are_not_searched(
+    tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("team", "x", gid, [])))
+    folder = tmp_path / "open" / "bin"
+    folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    assert trust.searched(str(folder)) and trust.searched(str(tmp_path / "link"))
+    folder.chmod(mode)
+    assert not trust.searched(str(folder)) and not trust.searched(str(tmp_path / "link"))
+    folder.chmod(0o755)
+    folder.parent.chmod(mode)
+    assert trust.searched(str(folder)) is (mode == 0o1777)  # in a sticky folder nobody else can replace it
+    assert not trust.searched(str(tmp_path / "missing"))
+
+
+def test_a_folder_of_somebody_else_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trust.searched(str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert trust.searched(str(tmp_path)) is (tmp_path.stat().st_uid == 0) and trust.searched("/usr/bin")
 
 
 def test_input_and_parallel_results_keep_their_order(fake: Podman) -> None:

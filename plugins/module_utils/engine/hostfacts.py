@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..core.doctor import Facts, Version, loopback, uplink_helper
+from . import podman, trust
 
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _SECCOMP = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
 #: program -> argument that makes it tell its version; None where existence is all that matters
 _PROGRAMS: Mapping[str, Optional[str]] = {
@@ -82,10 +82,10 @@ def collect(resolver: Optional[str] = None) -> Facts:
     )
 
 
-def for_plan(podman: Version, resolver: Optional[str] = None) -> dict[str, Any]:
+def for_plan(version: Version, resolver: Optional[str] = None) -> dict[str, Any]:
     """The facts that the plan is a function of, named as the fields of ``core/plan.py``'s Host; about 30 ms.
 
-    `podman` is the engine's version. An empty ``resolver`` or ``uplink_helper`` means none; the plan refuses.
+    `version` is the engine's. An empty ``resolver`` or ``uplink_helper`` means none; the plan refuses.
     """
     programs = {name: _version(name, _ask(name, _PROGRAMS[name])) for name in ("pasta", "slirp4netns")}
     usable = [address for address in resolvers() if not loopback(address) and ":" not in address]
@@ -93,8 +93,8 @@ def for_plan(podman: Version, resolver: Optional[str] = None) -> dict[str, Any]:
     return {
         "uid": os.getuid(),
         "gid": os.getgid(),
-        "podman": podman,
-        "uplink_helper": uplink_helper({**programs, "podman": podman}) or "",
+        "podman": version,
+        "uplink_helper": uplink_helper({**programs, "podman": version}) or "",
         "resolver": resolver or (usable[0] if usable else ""),
         "addresses": addresses(),
         "routes": routes(),
@@ -107,9 +107,8 @@ def for_plan(podman: Version, resolver: Optional[str] = None) -> dict[str, Any]:
 
 
 def program(name: str) -> Optional[str]:
-    """Path of a program, never found by a relative or empty part of PATH: that is the current directory (F3)."""
-    own = [part for part in os.environ.get("PATH", "").split(":") if os.path.isabs(part)]
-    return shutil.which(name, path=":".join([*own, _PATH]))
+    """Path of a program, found where Podman's calls find it: never in the current directory (F3)."""
+    return shutil.which(name, path=":".join(trust.search_path(os.environ)))
 
 
 def _ask(name: str, argument: Optional[str]) -> Optional[str]:
@@ -120,6 +119,7 @@ def _ask(name: str, argument: Optional[str]) -> Optional[str]:
     try:
         done = subprocess.run(
             [path, argument],
+            env=podman.environment(None),
             capture_output=True,
             text=True,
             errors="replace",
@@ -151,6 +151,7 @@ def _podman_info() -> tuple[dict[str, Any], str]:
     try:
         done = subprocess.run(
             [program("podman") or "podman", "info", "--format", "json"],
+            env=podman.environment(None),
             capture_output=True,
             text=True,
             errors="replace",
@@ -243,7 +244,9 @@ def _free_ids() -> int:
 
 def _ask_subids(kind: str) -> str:
     argv = [program("getsubids") or "getsubids", *(["-g"] if kind == "subgid" else []), _user()]
-    return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
+    return subprocess.run(
+        argv, env=podman.environment(None), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    ).stdout
 
 
 def _stat(path: Optional[str]) -> Optional[os.stat_result]:

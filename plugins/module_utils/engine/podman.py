@@ -18,7 +18,7 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
 
 from ..core.errors import EngineError
 from ..core.redact import Redactor
-from . import containersconf, dirs
+from . import containersconf, dirs, trust
 
 #: Variables of the caller that Podman needs and that cannot reach a container.
 KEPT = (
@@ -33,8 +33,6 @@ KEPT = (
     "CONTAINERS_STORAGE_CONF",
     "TMPDIR",
 )
-#: Podman looks for newuidmap, nft and helpers there; a login shell of an ordinary user often lacks the sbin folders.
-PATH_TAIL = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _STDERR_LIMIT = 4000
 
 #: (pattern in stderr, code, what it means, remedy); the first that matches wins.
@@ -103,11 +101,10 @@ Call = Union[Sequence[str], "tuple[Sequence[str], Optional[bytes]]"]
 
 
 def environment(conf: Optional[str], env: Optional[Mapping[str, str]] = None) -> dict[str, str]:
-    """The environment of Podman's processes: what is in ``KEPT``, a PATH with the sbin folders, nothing else."""
+    """The environment of Podman's processes: what is in ``KEPT``, a PATH of trusted folders, nothing else."""
     env = os.environ if env is None else env
     kept = {name: env[name] for name in KEPT if env.get(name)}
-    path = [part for part in env.get("PATH", "").split(":") if os.path.isabs(part)]
-    kept["PATH"] = ":".join(path + [part for part in PATH_TAIL if part not in path])
+    kept["PATH"] = ":".join(trust.search_path(env))
     kept.setdefault("HOME", os.path.expanduser("~"))
     kept.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     kept["LC_ALL"] = "C.UTF-8"

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Who could change a file or folder: only what nobody but this account and root can write is relied on (invariant 11).
 
+Also where programs are looked up: the system's folders come before the caller's PATH, so that a repository whose
+``bin`` is on it cannot stand in for Podman. ``ASF_PATH`` is the operator's way to put other folders first.
+
 Access control lists are not read: the kernel shows their mask as the group's permission, so they count as a group.
 """
 
@@ -10,7 +13,10 @@ import grp
 import os
 import pwd
 import stat
-from typing import Optional
+from typing import Mapping, Optional
+
+#: Podman looks for newuidmap, nft and helpers there; a login shell of an ordinary user often lacks the sbin folders.
+SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def foreign(found: os.stat_result) -> bool:
@@ -42,6 +48,15 @@ def _group(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def search_path(env: Mapping[str, str]) -> list[str]:
+    """Folders that programs are looked up in: ``ASF_PATH``, the system's, and last what else is on PATH.
+
+    Entries of both variables count only where ``searched`` holds.
+    """
+    first, last = ([part for part in env.get(name, "").split(":") if searched(part)] for name in ("ASF_PATH", "PATH"))
+    return list(dict.fromkeys([*first, *SYSTEM_PATH, *last]))
 
 
 def searched(path: str) -> bool:
