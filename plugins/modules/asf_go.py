@@ -58,6 +58,7 @@ def work(params, check_mode, diff):
     """The module's result."""
     doc = plandoc.read(params["plan"])
     if check_mode:
+        plandoc.drop_checked(doc)
         return {
             "changed": (state.read(doc.session) or {}).get("state") != "live",
             "actions": ["would start the workload"],

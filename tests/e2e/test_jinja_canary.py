@@ -57,8 +57,8 @@ MANIFEST = {
 
 
 @pytest.fixture
-def jinja(home: Home, tmp_path: Path) -> Session:
-    """An agent that has a canary wherever one fits."""
+def jinja(home: Home, tmp_path: Path) -> Iterator[Session]:
+    """A session of an agent that has a canary wherever one fits; closed at the end."""
     repo = sample_repo(tmp_path / canary("repository"), {canary("file"): canary("content")})
     for argv in (["checkout", "-q", "-b", BRANCH], ["config", "user.name", canary("user")]):
         done = product.run(["git", *argv], cwd=repo)
@@ -66,7 +66,9 @@ def jinja(home: Home, tmp_path: Path) -> Session:
     home.agent(AGENT, MANIFEST)
     home.grant(AGENT, repo)
     home.secret("odd.env").write_text(f"OPENAI_API_KEY='{KEY}'\nOTHER='{canary('other', chr(34))}'\n")
-    return Session(home, AGENT, SessionFactory.new_name(), {})
+    session = Session(home, AGENT, SessionFactory.new_name(), {})
+    yield session
+    assert session.close().rc == 0
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +76,6 @@ def _nothing_ran(home: Home) -> Iterator[None]:
     """The assertion of every test here."""
     yield
     assert sorted(path.name for path in home.path.iterdir()) == ["agents", "config.yml", "secrets"]
-
-
-@pytest.fixture(autouse=True)
-def _closed(jinja: Session) -> Iterator[None]:
-    yield
-    assert jinja.close().rc == 0
 
 
 def _by_asf_play(session: Session) -> Play:
@@ -191,7 +187,7 @@ def test_errors_that_repeat_a_canary_run_nothing(way: str, jinja: Session, tmp_p
 )
 @pytest.mark.parametrize("playbook", ["open.yml", "close.yml"])
 def test_asf_play_refuses_extra_variables_with_markers(
-    playbook: str, words: list[str], home: Home, jinja: Session, tmp_path: Path
+    playbook: str, words: list[str], home: Home, tmp_path: Path
 ) -> None:
     file = tmp_path / "variables.yml"
     file.write_text(f'isolation: "{canary("file")}"\n')

@@ -47,8 +47,9 @@ def _resources(session: Session) -> list[str]:
     found = podman("ps", "-a", "--filter", f"label=asf.session={session.id}", "--format", "{{.Names}}").split()
     for kind in (["secret", "ls", "--format", "{{.Name}}"], ["volume", "ls", "-q"]):
         found += [name for name in podman(*kind).split() if session.name in name]
-    run = Path(os.environ["XDG_RUNTIME_DIR"], "asf", session.id)
-    return found + ([str(run)] if run.exists() else []) + [str(p) for p in session.home.state.rglob("*") if p.is_file()]
+    run = Path(os.environ["XDG_RUNTIME_DIR"], "asf")
+    found += [str(path) for path in (run / session.id, *run.glob(f"check/{session.id}*")) if path.exists()]
+    return found + [str(path) for path in session.home.state.rglob("*") if path.is_file()]
 
 
 def test_check_mode_on_a_clean_host_neither_fails_nor_creates_anything(plainly: Session) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Dict, NamedTuple
 
 from ..core.errors import EngineError
 from ..core.plan import VERSION, digest
+from . import dirs
 from .evidencefs import atomic
 
 Json = Dict[str, Any]
@@ -36,6 +37,22 @@ def write(path: str, plan: Json) -> PlanDocument:
     found = digest(plan)
     atomic(Path(path), json.dumps({"digest": found, "plan": plan}, sort_keys=True, indent=1).encode() + b"\n")
     return PlanDocument(path, found, plan)
+
+
+def _checked_folder() -> Path:
+    return dirs.run_dir() / "check"
+
+
+def write_checked(plan: Json) -> PlanDocument:
+    """Check mode: the plan lies where nothing looks for it later, and until the last step has seen it."""
+    folder = dirs.private(dirs.private(dirs.run_dir()) / _checked_folder().name)
+    return write(str(folder / f"{plan['session']['id']}.json"), plan)
+
+
+def drop_checked(doc: PlanDocument) -> None:
+    """Remove a plan that :func:`write_checked` wrote; any other one stays."""
+    if Path(doc.path).parent == _checked_folder():
+        Path(doc.path).unlink(missing_ok=True)
 
 
 def read(path: str) -> PlanDocument:

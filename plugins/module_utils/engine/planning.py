@@ -326,7 +326,7 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
         missing = _missing_volumes(podman, plan)
         if check_mode:
             _check_live(podman, found, plan)
-            doc = _checked(plan)
+            doc = plandoc.write_checked(plan)
             return Result(doc, False, True, named, missing, warnings, [f"would open {session}"], None)
         actions = []
         if view is not None:
@@ -335,12 +335,6 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
         with state.grants_lock():
             _check_live(podman, found, plan)
             return _recorded(plan, named, missing, warnings, actions)
-
-
-def _checked(plan: Json) -> PlanDocument:
-    """Check mode: the plan lies where nothing looks for it later."""
-    folder = dirs.private(dirs.private(dirs.run_dir()) / "check")
-    return plandoc.write(str(folder / f"{plan['session']['id']}.json"), plan)
 
 
 def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], actions: List[str]) -> Result:
