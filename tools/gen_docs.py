@@ -65,12 +65,13 @@ Written by `asf-play repo add|remove`; a user's comments are kept. A bare path m
 
 Refused, for every mode: two grants with the same base name; two that overlap, if one is `rw`; a tree that a live
 session has `rw`; a path that does not exist; the file system's root; a home directory; anything that contains or lies
-in ASF's root, state, cache, run folder or program, the container storage or the Python interpreter; a tree with a
-socket, a FIFO, a device node or a mount in it; a `.git` that is a symbolic link; a linked worktree or submodule (its
-git folder lies outside: the error names the repository to grant instead); a path with control characters or that is
-not UTF-8. Every other name (blanks, colons, commas, quotes, a leading dash) is mounted exactly as it is. For `rw` the
-folder must be your own. A tree that cannot be searched
-for sockets and devices to its end (2 million entries, 20 s) is refused.
+in ASF's root, secrets, agents, state, cache, run folder or program, Podman's configuration or storage, or the Python
+interpreter; a tree with a socket, a FIFO, a device node or a mount in it, or one that cannot be searched for them to
+its end (2 million entries, 20 s); a `.git` that is a symbolic link; a linked worktree or submodule (its git folder lies
+outside: the error names the repository to grant instead); a path with control characters or that is not UTF-8. Every
+other name (blanks, colons, commas, quotes, a leading dash) is mounted exactly as it is. For `rw` the folder must be
+your own, and may neither contain nor lie in a folder of `PATH`, `ASF_PATH` or `ANSIBLE_COLLECTIONS_PATH`, nor contain
+the `ca_bundle` of `config.yml`.
 """
 
 _SECRETS = """

@@ -209,6 +209,53 @@ def test_places_that_asf_trusts(tmp_path: Path, home: Home, place: str) -> None:
     assert caught.value.code in ("grant", None)
 
 
+@pytest.mark.parametrize(
+    "case", ["xdg", "home", "storage.conf", "secrets", "agents", "secrets through a link", "the link itself"]
+)
+def test_places_outside_the_root_that_asf_trusts(
+    repo: Path, tmp_path: Path, home: Home, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman's configuration, and what links of the root name: not even for reading."""
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    inside, words = repo / "in", "Podman's configuration"
+    inside.mkdir()
+    if case == "xdg":
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(inside))
+    elif case == "home":
+        monkeypatch.setenv("HOME", str(inside))
+    elif case == "storage.conf":
+        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(inside / "storage.conf"))
+        words = "the file of CONTAINERS_STORAGE_CONF"
+    elif case == "agents":
+        home.agents_dir.rename(inside / "agents")
+        home.agents_dir.symlink_to(inside / "agents")
+        words = "ASF's agents"
+    else:
+        other, words = tmp_path / "other", "ASF's secrets"
+        other.mkdir()
+        (inside / "link").symlink_to(inside if case != "the link itself" else other)
+        home.secrets_dir.symlink_to(inside if case == "secrets" else inside / "link")
+    with pytest.raises(GrantError, match=words):
+        grantfs.add("a", str(repo), "ro", home=home)
+
+
+@pytest.mark.parametrize("variable", ["PATH", "ASF_PATH", "ANSIBLE_COLLECTIONS_PATH", "ca_bundle"])
+def test_places_that_asf_relies_on_are_not_writable(
+    repo: Path, tmp_path: Path, home: Home, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo / "bin").mkdir()
+    (tmp_path / "link").symlink_to(repo / "bin")
+    if variable == "ca_bundle":
+        (repo / "bin" / "ca.pem").write_text("")
+        home.settings_file.write_text(f"ca_bundle: {tmp_path}/link/ca.pem\n")
+    else:
+        monkeypatch.setenv(variable, f"{tmp_path}/link:/usr/bin")
+    with pytest.raises(GrantError) as caught:
+        grantfs.add("a", str(repo), home=home)
+    assert variable.replace("ASF_PATH", "PATH") in caught.value.message and str(repo / "bin") in caught.value.message
+    assert grantfs.add("a", str(repo), "ro", home=home)["mode"] == "ro"
+
+
 def test_storage_of_the_engine(tmp_path: Path, repo: Path, home: Home) -> None:
     with pytest.raises(GrantError, match="the container storage"):
         grantfs.add("a", str(repo), home=home, storage=[str(repo / "storage")])

@@ -120,7 +120,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Context:
-    """What grants are judged against. ``protected``: a word for each place, and the place.
+    """What grants are judged against. ``protected``: a word for each place, and the place; ``relied_on`` the same for
+    places that only a ``rw`` grant may not touch (they hold nothing that an agent may not read).
 
     ``live`` are the trees that live sessions hold ``rw``: session ID and place (without the session that is opened).
     """
@@ -129,6 +130,7 @@ class Context:
     facts: Sequence[Facts]
     homes: Sequence[Place] = ()
     protected: Sequence[tuple[str, Place]] = ()
+    relied_on: Sequence[tuple[str, Place]] = ()
     live: Sequence[tuple[str, Place]] = ()
 
 
@@ -251,7 +253,7 @@ def _place_refusals(grant: Grant, facts: Facts, context: Context) -> list[Proble
             what = "a home directory" if home.path == facts.place.path else f"the home directory {home.path}"
             out.append(_problem(grant, f"the folder is or contains {what}", "grant one repository in it"))
             break
-    for word, place in context.protected:
+    for word, place in [*context.protected, *(context.relied_on if grant.rw else ())]:
         if facts.place.overlaps(place):
             message = f"the folder contains or lies in {word} ({terminal(place.path, 200)})"
             out.append(_problem(grant, message, "the agent could change what ASF trusts: choose another folder"))

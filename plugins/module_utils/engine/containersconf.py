@@ -106,12 +106,16 @@ def merge(texts: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def user_folder(env: Mapping[str, str]) -> Path:
+    """The account's own folder of Podman's configuration; need not exist."""
+    config = env.get("XDG_CONFIG_HOME", "")
+    return Path(config if os.path.isabs(config) else os.path.join(env.get("HOME", "/"), ".config")) / "containers"
+
+
 def sources(env: Mapping[str, str]) -> list[Path]:
     """The files that Podman would read for this account, weakest first."""
-    config = env.get("XDG_CONFIG_HOME", "")
-    user = Path(config if os.path.isabs(config) else os.path.join(env.get("HOME", "/"), ".config")) / "containers"
     found: list[Path] = []
-    for folder in (Path("/usr/share/containers"), Path("/etc/containers"), user):
+    for folder in (Path("/usr/share/containers"), Path("/etc/containers"), user_folder(env)):
         found.append(folder / "containers.conf")
         found += sorted(folder.glob("containers.conf.d/*.conf"))
     return found

@@ -24,7 +24,7 @@ from ..core import grants as core
 from ..core.errors import GrantError, HostError, Problem
 from ..core.escape import terminal
 from ..core.grants import Context, Facts, Grant, Place
-from . import dirs, grantfile, home as homes, regular
+from . import containersconf, dirs, grantfile, home as homes, regular, trust
 from .home import Home
 
 MAX_ENTRIES = 2000000
@@ -244,7 +244,8 @@ def context(
         uid=os.getuid(),
         facts=[facts(grant.path, max_entries, max_seconds) for grant in grants],
         homes=_homes(),
-        protected=_protected(home, storage),
+        protected=_places(_protected(home, storage)),
+        relied_on=_places(_relied_on(home)),
         live=[(session, place(path)) for session, path in live],
     )
 
@@ -257,16 +258,22 @@ def _homes() -> list[Place]:
     return [place(path) for path in sorted(ordinary)]
 
 
-def _protected(home: Home, storage: Sequence[str]) -> list[tuple[str, Place]]:
+def _protected(home: Home, storage: Sequence[str]) -> list[tuple[str, str]]:
     """The places that ASF trusts, each with a word for the refusal."""
+    env = {"HOME": os.path.expanduser("~"), **os.environ}
     rows = [
         ("ASF's root", str(home.root)),
+        ("ASF's secrets", str(home.secrets_dir)),
+        ("ASF's agents", str(home.agents_dir)),
+        ("Podman's configuration", str(containersconf.user_folder(env))),
         ("ASF's state", str(dirs.state_dir())),
         ("ASF's cache", str(dirs.cache_dir())),
     ]
     with contextlib.suppress(HostError):  # no run directory: no session can exist either
         rows.append(("ASF's run folder", str(dirs.run_dir())))
-    data = os.environ.get("XDG_DATA_HOME", "") or os.path.expanduser("~/.local/share")
+    if os.path.isabs(env.get("CONTAINERS_STORAGE_CONF", "")):
+        rows.append(("the file of CONTAINERS_STORAGE_CONF", env["CONTAINERS_STORAGE_CONF"]))
+    data = env.get("XDG_DATA_HOME", "") or os.path.expanduser("~/.local/share")
     rows.append(("the container storage", os.path.join(data, "containers")))
     rows += [("the container storage", path) for path in storage]
     rows += [
@@ -275,11 +282,41 @@ def _protected(home: Home, storage: Sequence[str]) -> list[tuple[str, Place]]:
     rows += [("ASF's own program", str(Path(__file__).resolve().parents[1]))]
     if home.shipped is not None:
         rows.append(("the shipped agents", str(home.shipped)))
+    return rows
+
+
+def _relied_on(home: Home) -> list[tuple[str, str]]:
+    """Places of programs and of the operator's public settings: harmless to read, not to write."""
+    rows = [("a folder of PATH, where programs are looked up", path) for path in trust.search_path(os.environ)]
+    given = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "").split(":")
+    rows += [("a folder of ANSIBLE_COLLECTIONS_PATH", path) for path in given if os.path.isabs(path)]
+    bundle = homes.load_settings(home).ca_bundle
+    return rows + ([("the ca_bundle of config.yml", bundle)] if bundle else [])
+
+
+def _places(rows: Sequence[tuple[str, str]]) -> list[tuple[str, Place]]:
+    """Real places with their words, and every link on the way to them: who can change a link chooses the place."""
     seen: dict[str, tuple[str, Place]] = {}
     for word, path in rows:
-        where = place(path)
-        seen.setdefault(where.path, (word, where))
+        for where in (place(path), *(Place(link) for link in _links(path))):
+            seen.setdefault(where.path, (word, where))
     return list(seen.values())
+
+
+def _links(path: str) -> list[str]:
+    """The real locations of the symbolic links that a path leads through, at most 40 (as in the kernel)."""
+    found: list[str] = []
+    here, parts = "/", path.split("/")
+    while parts and len(found) < 40:
+        step = os.path.normpath(os.path.join(here, parts.pop(0)))
+        if os.path.islink(step):
+            found.append(step)
+            target = os.readlink(step)
+            here = "/" if target.startswith("/") else here
+            parts = target.split("/") + parts
+        else:
+            here = step
+    return found
 
 
 def check(grants: Sequence[Grant], ctx: Context) -> list[Problem]:
