@@ -359,3 +359,15 @@ def test_signals_reach_only_the_process_that_is_meant(spawn: Any) -> None:
     assert signals.wait([who], 0.1) == [who]
     signals.send([who], [signal.SIGKILL])
     assert signals.wait([who], 5) == [] and signals.wait([], 0) == []
+
+
+def test_a_full_disk_does_not_keep_a_session_alive(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise EngineError("no space left on device", code="storage-full")
+
+    podman = FakePodman()
+    podman.secrets = [f"asf-{ID}-token"]
+    monkeypatch.setattr(teardown.Evidence, "of", full)
+    report = teardown.teardown(podman, ID, env=env)
+    assert podman.secrets == [] and report.left == []
+    assert any("evidence not complete" in action for action in report.actions)

@@ -22,7 +22,7 @@ LABEL_VOLUME = "asf.volume"
 #: Order of teardown: who can still act for the workload goes first, who logs decisions goes after it.
 ORDER = ("agent", "caddy", "broker")
 
-_SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-([a-z0-9]+)\Z")
+_SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|master|provider)\Z")
 
 
 @dataclass(frozen=True)

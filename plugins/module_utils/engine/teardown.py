@@ -205,6 +205,22 @@ def _survey(podman: Podman, session: str, env: Env, inspect: bool = False) -> tu
     return listed.of(session, run_folder=folder, record=record), listed.details
 
 
+def _evidence(
+    session: str, record: Optional[Record], redactor: Optional[Redactor], report: Report, env: Env
+) -> Optional[Evidence]:
+    """The evidence folder, and the record marked as closing. A full disk must not keep a workload alive: then None.
+
+    Whatever cannot be written is said in the actions, and the session goes all the same.
+    """
+    evidence = None
+    try:
+        evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
+        _closing(session, record, evidence, env)
+    except (EngineError, OSError) as error:
+        report.actions.append(f"evidence not complete: {error}")
+    return evidence
+
+
 def _closing(session: str, record: Optional[Record], evidence: Evidence, env: Env) -> Record:
     """The record while the session goes; made anew when it was lost, so that a kill here is seen as well."""
     agent, _, name = session.partition(".")
@@ -233,9 +249,8 @@ def teardown(
         if check or nothing:
             report.actions = _would(found, survey) or [f"session {session} owns nothing"]
             return report
-        evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
+        evidence = _evidence(session, record, redactor, report, env)
         opening = (record or {}).get("state") == lifecycle.OPENING
-        _closing(session, record, evidence, env)
         _take_down(podman, found, _living(found.containers, record), known, evidence, opening, report)
         if state.clear_run_folder(session, env):
             report.actions.append("removed the run folder")
@@ -252,7 +267,7 @@ def _take_down(
     found: Removal,
     living: Living,
     known: Details,
-    evidence: Evidence,
+    evidence: Optional[Evidence],
     opening: bool,
     report: Report,
 ) -> None:
@@ -262,7 +277,8 @@ def _take_down(
         _end(agents, living, _AGENT_SIGNALS, AGENT_GRACE, report)
         _end(services, living, (signal.SIGTERM,), SERVICE_GRACE, report)
     with _timed(report, "collect"):
-        _collect(podman, found, known, evidence, opening, report)
+        if evidence is not None:
+            _collect(podman, found, known, evidence, opening, report)
     with _timed(report, "remove"):
         _remove(podman, found, report)
         _kill_orphans(living, report)
@@ -296,10 +312,14 @@ def _timed(report: Report, phase: str) -> Iterator[None]:
     report.phases[phase] = time.monotonic() - begin
 
 
-def _finish(session: str, evidence: Evidence, report: Report, env: Env) -> None:
+def _finish(session: str, evidence: Optional[Evidence], report: Report, env: Env) -> None:
     """Write the cleanup report, seal the evidence, and forget the session when nothing is left of it."""
-    evidence.write("cleanup.json", report.cleanup())
-    report.evidence, report.head = str(evidence.folder), seal(evidence, env)
+    if evidence is not None:
+        try:
+            evidence.write("cleanup.json", report.cleanup())
+            report.evidence, report.head = str(evidence.folder), seal(evidence, env)
+        except (EngineError, OSError) as error:
+            report.actions.append(f"evidence not complete: {error}")
     if not report.left:
         state.forget(session, env)
         return
