@@ -56,7 +56,7 @@ def refused(session: SessionFactory, agent: str, *args: str, **options: Any) -> 
     done, tried = session.attempt(agent, *args, **options)
     assert done.rc == REFUSED and done.json is not None and done.json["ok"] is False, done
     error = done.json["error"]
-    assert error["message"] and error["key"] and error["remedy"], error
+    assert error["message"] and (error["key"] or error["line"]) and error["remedy"], error
     assert_nothing_exists(tried)
     assert not (tried.home.state / "asf" / "evidence" / tried.id).exists(), "a plan that was refused leaves no run"
     return done.json

@@ -4,6 +4,7 @@
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,29 @@ def test_listening_ends_when_all_is_there_when_time_is_up_or_when_the_process_is
     assert bringup._listening(["198.18.0.1:3128"], os.getpid(), later) == []
     assert bringup._listening(["198.18.0.1:4000"], os.getpid(), 0) == ["198.18.0.1:4000"]
     assert bringup._listening(["198.18.0.1:4000"], 2**22 + 1, later) == ["198.18.0.1:4000"]
+
+
+def test_a_program_that_ends_again_and_again_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(bringup.observe, "listening", lambda text: [])
+    children = iter(range(100, 1000))
+    monkeypatch.setattr(bringup, "_children", lambda pid: [str(next(children))])
+    later = bringup.time.monotonic() + 60
+    assert bringup._listening(["198.18.0.1:4000"], os.getpid(), later) == ["198.18.0.1:4000"]
+    assert next(children) == 100 + bringup.MAX_ENDS + 1
+    assert bringup._answers("127.0.0.1", 1, later, os.getpid()) is False
+
+
+def test_one_child_all_the_time_is_waited_for(monkeypatch):
+    seen = set()
+    monkeypatch.setattr(bringup, "_children", lambda pid: ["7"])
+    assert not any(bringup._hopeless(os.getpid(), seen) for _ in range(20)) and seen == {"7"}
+
+
+def test_children_as_the_kernel_lists_them():
+    with subprocess.Popen(["sleep", "30"]) as child:
+        assert str(child.pid) in bringup._children(os.getpid())
+        child.kill()
+    assert bringup._children(2**22 + 1) == []
 
 
 @pytest.mark.parametrize("record", [None, {}, {"containers": {}}, {"containers": []}])

@@ -12,7 +12,7 @@ import json
 import os
 import secrets as random
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
@@ -25,6 +25,8 @@ KeyReader = Callable[[Json], str]
 
 TOKEN_BYTES = 32
 INIT_RETRIES = 1
+#: A program that has ended so often while it should come up will not.
+MAX_ENDS = 3
 
 
 # --- what is there ---------------------------------------------------------------------------------------------
@@ -203,14 +205,32 @@ def _silent(role: str, message: str, words: str) -> EngineError:
     )
 
 
+def _children(pid: int) -> List[str]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as handle:
+            return handle.read().split()
+    except OSError:
+        return []
+
+
+def _hopeless(pid: int, seen: Set[str]) -> bool:
+    """True when waiting is vain: the supervisor is gone, or its program has ended ``MAX_ENDS`` times.
+
+    ``seen`` collects the supervisor's children between calls; pids are not reused that quickly.
+    """
+    seen.update(_children(pid))
+    return len(seen) > MAX_ENDS or procs.start_time(pid) is None
+
+
 def _listening(addresses: Sequence[str], pid: int, end: float) -> List[str]:
     """Runs in Caddy's network namespace: which of the addresses are not listened on when time is up."""
     missing = list(addresses)
+    seen: Set[str] = set()
     while True:
         with open("/proc/net/tcp", encoding="ascii") as handle:
             found = observe.listening(handle.read())
         missing = [a for a in addresses if a not in found]
-        if not missing or time.monotonic() > end or procs.start_time(pid) is None:
+        if not missing or time.monotonic() > end or _hopeless(pid, seen):
             return missing
         time.sleep(0.005)
 
@@ -229,7 +249,8 @@ def wait_listening(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]
 def _answers(host: str, port: int, end: float, pid: int) -> bool:
     import http.client
 
-    while time.monotonic() < end and procs.start_time(pid) is not None:
+    seen: Set[str] = set()
+    while time.monotonic() < end and not _hopeless(pid, seen):
         connection = http.client.HTTPConnection(host, port, timeout=2)
         try:
             connection.request("GET", "/health/liveliness")
@@ -249,7 +270,7 @@ def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], t
     pid, end = int(chosen["broker"]["pid"]), time.monotonic() + timeout
     if not netns.in_net(pid, lambda: _answers(host, BROKER_PORT, end, pid), timeout + 5):
         words = last_words(podman, doc.names()["broker"])
-        raise _silent("broker", f"the broker did not come up within {timeout:g} s", words)
+        raise _silent("broker", f"the broker did not come up (it may take {timeout:g} s)", words)
 
 
 def chosen(doc: PlanDocument) -> Dict[str, Json]:
