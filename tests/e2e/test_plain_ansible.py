@@ -29,7 +29,8 @@ def plainly(module_home: Home) -> Iterator[Session]:
     session = Session(module_home, "plain", SessionFactory.new_name(), {})
     yield session
     assert session.close().rc == 0
-    podman("volume", "rm", "-f", f"asf-state-plain.{session.name}-cache", check=False)
+    for volume in _volumes(session):
+        podman("volume", "rm", "-f", volume)
 
 
 def _listed(session: Session) -> dict[str, str]:
@@ -40,6 +41,10 @@ def _listed(session: Session) -> dict[str, str]:
 
 def _ids(session: Session) -> list[str]:
     return [str(session.inspect(role)["Id"]) for role in ROLES]
+
+
+def _volumes(session: Session) -> list[str]:
+    return podman("volume", "ls", "-q", "--filter", f"label=asf.name={session.name}").split()
 
 
 def _resources(session: Session) -> list[str]:
@@ -111,14 +116,14 @@ def test_the_collections_playbook_by_name_from_another_folder(plainly: Session, 
     assert done.rc == 0 and done.counts["changed"] == 0, done
 
 
-def test_close_leaves_nothing_but_the_evidence(plainly: Session) -> None:
+def test_close_leaves_nothing_but_evidence_and_state_volumes(plainly: Session) -> None:
     done = plain.play("playbooks/close.yml", plainly)
     assert done.rc == 0 and done.counts["changed"] == 1, done
     again = plain.play("playbooks/close.yml", plainly)
     assert again.rc == 0 and again.counts["changed"] == 0, again
     assert plainly.id not in _listed(plainly)
-    evidence = [path for path in _resources(plainly) if "/evidence/" not in path and not path.endswith("index.jsonl")]
-    assert evidence == [f"asf-state-plain.{plainly.name}-cache"], evidence
+    kept = [path for path in _resources(plainly) if "/evidence/" not in path and not path.endswith("index.jsonl")]
+    assert kept == _volumes(plainly) and len(kept) == 1, kept
 
 
 def test_an_error_names_file_key_and_remedy(plainly: Session) -> None:
