@@ -198,6 +198,13 @@ def test_listening_ends_when_all_is_there_when_time_is_up_or_when_the_process_is
     assert bringup._listening(["198.18.0.1:4000"], 2**22 + 1, later) == ["198.18.0.1:4000"]
 
 
+def test_the_last_word_is_the_programs_and_not_its_supervisors():
+    words = 'Error: no such key\n{"asf":"supervisor","name":"broker","event":"start"}'
+    assert bringup._silent("broker", "x", words).found == "Error: no such key"
+    assert bringup._silent("broker", "x", words.splitlines()[1]).found.startswith('{"asf"')
+    assert bringup._silent("broker", "x", "").found is None
+
+
 def test_a_program_that_ends_again_and_again_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(bringup.observe, "listening", lambda text: [])
     children = iter(range(100, 1000))

@@ -196,10 +196,11 @@ def last_words(podman: Podman, name: str, lines: int = 5) -> str:
 
 def _silent(role: str, message: str, words: str) -> EngineError:
     """The error for a service that does not come up, with its last words."""
+    said = [line for line in words.splitlines() if '"asf":"supervisor"' not in line] or words.splitlines()
     return EngineError(
         message,
         stderr=words,
-        found=words.splitlines()[-1][:500] if words else None,
+        found=said[-1][:500] if said else None,
         code=f"{role}-not-started",
         remedy=f"`found` is the end of the {role}'s log; the evidence folder has the rest",
     )
