@@ -28,7 +28,8 @@ def test_a_problem_is_one_line(problem: Problem, text: str) -> None:
 def test_every_error_has_the_fields_of_the_document() -> None:
     error = errors.PlanError("no", file="f", key="k", found="x", remedy="r", line=2)
     assert error.as_dict() == {
-        "file": "f", "key": "k", "message": "no", "remedy": "r", "line": 2, "found": "x", "code": "plan", "kind": "plan",
+        "file": "f", "key": "k", "message": "no", "remedy": "r", "line": 2, "found": "x",
+        "code": "plan", "kind": "plan",
     }  # fmt: skip
     assert str(error) == "f:2: k: no (found: x). r."
 

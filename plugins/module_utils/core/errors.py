@@ -77,7 +77,7 @@ class AsfError(Exception):
         self.code = code or self.default_code
 
     def as_dict(self) -> dict[str, Any]:
-        """The shape of ``error`` in every JSON document of ASF; ``kind`` is the class of error, ``code`` may say more."""
+        """The shape of ``error`` in JSON documents; ``kind`` is the class of error, ``code`` may say more."""
         return {
             "file": self.file,
             "key": self.key,
