@@ -165,3 +165,12 @@ def test_workload_cannot_look_into_the_gate(home: Home) -> None:
         script = "for f in environ mem maps; do head -c1 /proc/1/$f 2>&1 >/dev/null; done; ls /proc/1/fd 2>&1; true"
         out = podman("exec", run.container("agent"), "/asf/gate", "exec", "--", "sh", "-c", script)
         assert out.count("Permission denied") == 4, out
+
+
+def test_the_gate_is_execute_only_for_the_workload(home: Home) -> None:
+    """A program that cannot be read is undumpable from its first instruction: nobody traces a fresh run's probes."""
+    home.agent("life", manifest("sleep", "60"))
+    with mutated(home, "life", live=lambda pids: None) as run:
+        assert run.error is None, run  # the fresh run on a live session works all the same
+        read = run.podman.run(["exec", run.container("agent"), "cat", "/asf/gate"], check=False)
+        assert read.rc != 0 and "Permission denied" in read.stderr

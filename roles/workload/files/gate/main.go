@@ -9,7 +9,8 @@
 //	gate version
 //
 // The plan, the token and everything else that it needs come from mounted files, never from the environment. Nothing
-// that the gate says is trusted by the host: its report is data (invariant 3).
+// that the gate says is trusted by the host: its report is data (invariant 3). The program is mounted execute-only, so
+// that a fresh run on a live session is undumpable before its first instruction.
 package main
 
 import (
