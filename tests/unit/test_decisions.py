@@ -8,7 +8,7 @@ import json
 import pytest
 
 from asf_lib.core import decisions
-from asf_lib.engine import logs
+from asf_lib.engine import gathering, logs
 
 DENIAL = {
     "level": "info",
@@ -114,3 +114,11 @@ def test_rows_of_a_log_file_are_joined_by_stream() -> None:
         "2026-01-01T00:00:00Z stdout P unfinished",
     ]
     assert logs.joined(rows) == ["between", "one two  words", "", "unfinished"]
+
+
+def test_a_log_that_lost_its_beginning_is_noticed() -> None:
+    first = '{"asf":"supervisor","name":"caddy","event":"start","pid":2,"start":1}'
+    denial = '{"msg":"decision","decision":"deny","reason":"denied-name","host":"a.example.com"}'
+    assert not gathering.lines_lost(decisions.parse([first, denial]))
+    assert gathering.lines_lost(decisions.parse([denial]))
+    assert not gathering.lines_lost(decisions.parse([]))

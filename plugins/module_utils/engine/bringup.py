@@ -265,7 +265,7 @@ def _answers(host: str, port: int, end: float, pid: int) -> bool:
     return False
 
 
-def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], timeout: float = 90.0) -> None:
+def wait_broker(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], timeout: float = 180.0) -> None:
     """Wait until LiteLLM answers on its own cable. Raises EngineError with the broker's last words."""
     host = next(c["near"]["ip"] for c in doc.plan["wiring"]["cables"] if c["near"]["role"] == "broker")
     pid, end = int(chosen["broker"]["pid"]), time.monotonic() + timeout

@@ -81,6 +81,14 @@ def _words(
         found.containers[one.name]["last_words"] = lastwords.of(lines[one.name], known)
 
 
+def lines_lost(caddy: decisions.Parsed) -> bool:
+    """Whether a log lost its beginning: its first line is the supervisor's first start, and the engine starts a full
+    log over (k8s-file, ``max-size``). A workload can bring that about by asking for denied names without end.
+    """
+    first = any(event.get("event") == "start" and event.get("start") == 1 for event in caddy.supervisor)
+    return bool(caddy.decisions) and not first
+
+
 def gather(
     podman: Podman, removal: lifecycle.Removal, known: Details, evidence: Evidence, opening: bool = False
 ) -> Gathered:
@@ -101,6 +109,8 @@ def gather(
             caddy = parsed["caddy"]
             evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
             found.decisions = decisions.counts(caddy.decisions)
+            if lines_lost(caddy):
+                found.notes.append("decisions are not complete: Caddy's log met its bound and its beginning is lost")
         if parsed:
             events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
             evidence.write_lines("supervisor.jsonl", events)
