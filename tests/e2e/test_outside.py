@@ -75,6 +75,11 @@ def shared_listener(plan: Plan) -> None:
     rendered(plan, "caddy/caddy.json")["apps"]["http"]["servers"]["l1"]["listen"].append(":9999")
 
 
+def names_of_the_host(plan: Plan) -> None:
+    without(plan, "caddy", "--hostname=caddy")
+    instead(plan, "caddy", "--uts=private", "--uts=host")
+
+
 CASES = [
     case("a-second-link", "agent-links", after_wire=sh("agent", "ip link add x0 type veth peer name x1")),
     case("cable-replugged", "agent-links", after_start=sh("agent", REPLUG)),
@@ -106,7 +111,7 @@ CASES = [
         "a-policy-of-accept", "caddy-rules", after_wire=sh("caddy", "nft 'chain inet asf forward { policy accept; }'")
     ),
     case("forwarding", "caddy-forwarding", after_wire=sh("caddy", "echo 1 > /proc/sys/net/ipv4/ip_forward")),
-    case("ipc-of-the-host", "caddy-namespaces", lambda plan: instead(plan, "caddy", "--ipc=private", "--ipc=host")),
+    case("names-of-the-host", "caddy-namespaces", names_of_the_host),
     case("operator-mapped", "broker-userns", lambda plan: without(plan, "broker", "--userns=nomap"), brokered=True),
     case("operator-mapped-in-caddy", "caddy-userns", lambda plan: without(plan, "caddy", "--userns=nomap")),
     case("caddy-may-gain-privileges", "caddy-confined", lambda plan: without(plan, "caddy", NO_NEW_PRIVILEGES)),
