@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Sequence
 
@@ -16,6 +17,8 @@ from .podman import Podman
 
 Details = Mapping[str, inventory.Detail]
 SERVICES = ("caddy", "broker")
+#: Seconds that a stopped service's last lines may take from its pipe to its log.
+DRAIN = 1.0
 
 
 @dataclass
@@ -56,10 +59,24 @@ def _lines(podman: Podman, wanted: Sequence[Container], known: Details, found: G
         if one.role not in SERVICES and not path:
             continue  # an interactive workload's terminal is not logged
         try:
-            lines[one.name] = logs.lines(podman, one.id, path)
+            lines[one.name] = _drained(podman, one, path)
         except AsfError as error:
             found.notes.append(f"logs not collected: {error.message}")
     return lines
+
+
+def _drained(podman: Podman, one: Container, path: str) -> list[str]:
+    """A log's lines. conmon writes a moment after the process ended: a service that ASF just stopped has said its last
+    when its supervisor's exit is there (within ``DRAIN`` seconds), and with it the decisions of tunnels that were cut.
+    """
+    end = time.monotonic() + DRAIN
+    while True:
+        found = logs.lines(podman, one.id, path)
+        supervised = any('"asf":"supervisor"' in line for line in found[:1])
+        said = any('"event":"exit"' in line for line in found[-3:])
+        if not (supervised and one.alive) or said or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
 
 
 def _words(
