@@ -52,6 +52,9 @@ func superviseRole(args []string, _ atStart) int {
 	if err := harden(); err != nil {
 		return complain(exitInternal, "cannot confine itself: %v", err)
 	}
+	// The execute-only program made this process undumpable; here nobody is to be kept out, and the operator's own
+	// `podman exec` needs access to its namespaces (prctl(2), PR_SET_DUMPABLE).
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 1, 0)
 	s := &supervisor{name: args[0], argv: args[2:], out: os.Stdout, signals: watchSignals()}
 	return s.run()
 }
