@@ -16,6 +16,7 @@ from ..core import images as image_names, manifest as manifests, plan as plans
 from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
+from ..core.settings import Settings
 from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, teardown
 from .evidencefs import Evidence
 from .home import Home
@@ -221,9 +222,9 @@ def _broker_files(collection: Path) -> Dict[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in ("launch.py", "asf_mock.py")}
 
 
-def _limits(inputs: Inputs, home: Home) -> Json:
+def _limits(inputs: Inputs, settings: Settings) -> Json:
     limits = {role: dict(values) for role, values in inputs.limits.items()}
-    limits["agent"].update(homes.load_settings(home).limits.given())
+    limits["agent"].update(settings.limits.given())
     return limits
 
 
@@ -260,7 +261,7 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
             broker_files=_broker_files(collection),
             ca_bundle=settings.ca_bundle,
             ca_digest=_ca_digest(settings.ca_bundle),
-            limits=_limits(inputs, home),
+            limits=_limits(inputs, settings),
             cable_range=inputs.cable_range,
             uplink_range=inputs.uplink_range,
             gate_deadline=inputs.gate_deadline,
