@@ -4,20 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 
-from . import errors, parser
-
-#: Command -> module and function that carries it out; imported when it is asked for, as start-up time matters.
-_VERBS = {
-    "playbook": (".play", "play"),
-    "exec": (".exec", "run"),
-    "repo": (".repo", "run"),
-    "ls": (".listing", "sessions"),
-    "doctor": (".listing", "doctor"),
-}
+from . import commands, errors, parser
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,9 +36,11 @@ def _guarded(words: list[str]) -> int:
 
 
 def _carry_out(request: argparse.Namespace) -> int:
-    module, function = _VERBS[request.verb]
-    work = getattr(importlib.import_module(module, __package__), function)
-    return int(work(request))
+    if request.verb == "playbook":
+        from .play import play
+
+        return play(request)
+    return int(commands.module(request.verb).run(request))
 
 
 def _reader_gone() -> int:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from . import variables
+from . import commands, variables
+from .commands import COMMANDS
 from .errors import CliError
 
 _EXAMPLES = """\
@@ -17,7 +18,7 @@ examples:
   asf-play verify.yml -e agent=claude              probe a live session again
   asf-play close.yml -e agent=claude
   asf-play repo add claude ~/projects/my-api --mode ro
-  asf-play exec -e agent=claude -- git status
+  asf-play exec claude -- git status
   asf-play ls --json
   asf-play doctor
 
@@ -43,41 +44,50 @@ def split(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The request. ``verb`` is ``playbook``, ``exec``, ``repo``, ``ls`` or ``doctor``; for the first two
-    ``command`` is the words after ``--`` (or None) and ``variables`` what ``-e`` gave.
+    """The request. ``verb`` is ``playbook`` or one of ``commands.COMMANDS``; ``command`` is the words after ``--`` (or
+    None) where they are a command of the user's, and ``variables`` what ``-e`` gave to a playbook.
 
     Raises CliError for wrong use; SystemExit after ``--help`` and ``--version``.
     """
     first = argv[0] if argv else ""
-    if first in _PLAIN:
-        found = _PLAIN[first]().parse_args(argv[1:])
+    if first in COMMANDS and not COMMANDS[first].takes_command:
+        found = command(first).parse_args(argv[1:])  # here ``--`` only ends the options, as everywhere
         found.verb = first
         return found
-    words, command = split(argv)
-    found = _exec().parse_args(words[1:]) if first == "exec" else _playbook().parse_args(words)
-    found.verb = "exec" if first == "exec" else "playbook"
-    found.command = command
-    found.variables = variables.parse(found.extra)
-    _check_command(found)
+    words, after = split(argv)
+    found = command(first).parse_args(words[1:]) if first in COMMANDS else playbook().parse_args(words)
+    found.verb = first if first in COMMANDS else "playbook"
+    found.command = after
+    if found.verb == "playbook":
+        found.variables = variables.parse(found.extra)
+    if after is not None and (not after or not after[0]):
+        raise CliError("nothing stands after --", remedy="leave -- out, or name a command")
     return found
 
 
-def _check_command(found: argparse.Namespace) -> None:
-    if found.command is not None and (not found.command or not found.command[0]):
-        raise CliError("nothing stands after --", remedy="leave -- out, or name a command")
-    if found.verb != "exec":
-        return
-    if found.command is None:
-        raise CliError("exec needs a command after --", remedy="asf-play exec -e agent=NAME -- CMD…")
-    if "agent" not in found.variables:
-        raise CliError("exec needs an agent", key="agent", remedy="-e agent=NAME")
+def command(name: str) -> argparse.ArgumentParser:
+    """The parser of one command."""
+    module = commands.module(name)
+    usage = getattr(module, "USAGE", None)
+    parser = _Parser(
+        prog=f"asf-play {name}",
+        usage=usage,
+        description=f"{COMMANDS[name].summary[:1].upper()}{COMMANDS[name].summary[1:]}.",
+        epilog=f"examples:\n{module.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return parser
 
 
-def _playbook() -> _Parser:
+def playbook() -> argparse.ArgumentParser:
+    """The parser of a line that names a playbook."""
     parser = _Parser(
         prog="asf-play",
-        usage="asf-play PLAYBOOK.yml -e agent=NAME [options] [-- CMD…]\n       asf-play repo|ls|doctor|exec …",
-        description="Run AI coding agents in verified, rootless sandboxes.",
+        usage="asf-play PLAYBOOK.yml -e agent=NAME [options] [-- CMD…]\n       asf-play COMMAND …",
+        description="Run AI coding agents in verified, rootless sandboxes.\n\ncommands:\n"
+        + "\n".join(f"  {name:<11} {one.summary}" for name, one in COMMANDS.items()),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -108,57 +118,12 @@ def _playbook() -> _Parser:
     return parser
 
 
-def _repo() -> _Parser:
-    parser = _Parser(prog="asf-play repo", description="Grants: which repositories an agent gets.", allow_abbrev=False)
-    verbs = parser.add_subparsers(dest="action", required=True, metavar="add|remove|list", parser_class=_Parser)
-    add = verbs.add_parser("add", help="grant a repository", allow_abbrev=False)
-    add.add_argument("agent")
-    add.add_argument("path")
-    add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help="default: rw")
-    remove = verbs.add_parser("remove", help="take a grant back", allow_abbrev=False)
-    remove.add_argument("agent")
-    remove.add_argument("repository", metavar="PATH|NAME")
-    show = verbs.add_parser("list", help="show grants", allow_abbrev=False)
-    show.add_argument("agent", nargs="?")
-    for one in (add, remove, show):
-        one.add_argument("--json", action="store_true", help="standard output is one JSON document")
-    return parser
-
-
-def _ls() -> _Parser:
-    parser = _Parser(prog="asf-play ls", description="The sessions that still own resources.", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
-    return parser
-
-
-def _doctor() -> _Parser:
-    parser = _Parser(prog="asf-play doctor", description="What this host offers and lacks.", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
-    return parser
-
-
-def _exec() -> _Parser:
-    parser = _Parser(
-        prog="asf-play exec",
-        usage="asf-play exec -e agent=NAME [-e session=NAME] [-t] -- CMD…",
-        description="Run a command in a live session, as its workload would run it.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("-e", "--extra-vars", dest="extra", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("-t", "--tty", action="store_true", help="with a terminal")
-    return parser
-
-
 class _Version(argparse.Action):
     """``--version``: looked up only when asked for (reading a distribution's metadata costs 30 ms)."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
         print(f"asf-play {version()}")
         parser.exit()
-
-
-#: Commands that take no command of the user's: ``--`` only ends their options, as everywhere.
-_PLAIN = {"repo": _repo, "ls": _ls, "doctor": _doctor}
 
 
 def version() -> str:

@@ -9,13 +9,18 @@ import textwrap
 
 import pytest
 
-from asf_cli import exec as cli_exec
+from asf_cli.commands import exec as cli_exec
 from asf_cli.errors import CliError
 from asf_lib.engine import podman, procs, state
 
 
 def request(*command, tty=False):
-    return argparse.Namespace(variables={"agent": "claude"}, command=list(command), tty=tty)
+    return argparse.Namespace(target="claude", extra=[], command=list(command), tty=tty)
+
+
+@pytest.fixture(autouse=True)
+def _recorded(monkeypatch):
+    monkeypatch.setattr(state, "has_record", lambda session, env=None: True)
 
 
 def test_only_a_live_session(monkeypatch):

@@ -36,12 +36,8 @@ def test_a_command_named_like_a_verb_is_a_command():
 
 def test_exec():
     found = parser.parse(["exec", "-e", "agent=a", "-t", "--", "sh", "-c", "exit 3"])
-    assert (found.verb, found.tty, found.command, found.variables) == (
-        "exec",
-        True,
-        ["sh", "-c", "exit 3"],
-        {"agent": "a"},
-    )
+    assert (found.verb, found.tty, found.command, found.extra) == ("exec", True, ["sh", "-c", "exit 3"], ["agent=a"])
+    assert parser.parse(["exec", "a.two", "--", "ls"]).target == "a.two"
 
 
 def test_repo():
@@ -68,8 +64,6 @@ def test_plain(verb):
         ["open.yml", "-e"],
         ["open.yml", "-e", "agent=a", "--"],
         ["open.yml", "-e", "agent=a", "--", ""],
-        ["exec", "--", "ls"],
-        ["exec", "-e", "agent=a"],
         ["exec", "-e", "agent=a", "--"],
         ["ls", "x"],
         ["repo"],

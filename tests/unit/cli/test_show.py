@@ -138,9 +138,9 @@ def test_a_defect_shows_no_traceback_without_vvv(monkeypatch, capsys):
     def broken(request):
         raise RuntimeError(EVIL)
 
-    from asf_cli import listing
+    from asf_cli.commands import ls
 
-    monkeypatch.setattr(listing, "sessions", broken)
+    monkeypatch.setattr(ls, "run", broken)
     assert main.main(["ls"]) == 225
     err = capsys.readouterr().err
     assert "RuntimeError" in err and "-vvv" in err and "Traceback" not in err and "\x1b" not in err

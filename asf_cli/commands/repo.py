@@ -8,8 +8,31 @@ import os
 import sys
 from typing import Any
 
-from . import render, variables
-from .play import show_document
+from .. import render, variables
+from ..play import show_document
+
+EXAMPLES = """\
+  asf-play repo add claude ~/projects/my-api
+  asf-play repo add claude ~/projects/docs --mode ro
+  asf-play repo remove claude my-api
+  asf-play repo list
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    verbs = parser.add_subparsers(dest="action", required=True, metavar="add|remove|list", parser_class=type(parser))
+    add = verbs.add_parser("add", help="grant a repository", allow_abbrev=False)
+    add.add_argument("agent")
+    add.add_argument("path")
+    add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help="default: rw")
+    remove = verbs.add_parser("remove", help="take a grant back", allow_abbrev=False)
+    remove.add_argument("agent")
+    remove.add_argument("repository", metavar="PATH|NAME")
+    show = verbs.add_parser("list", help="show grants", allow_abbrev=False)
+    show.add_argument("agent", nargs="?")
+    for one in (add, remove, show):
+        one.add_argument("--json", action="store_true", help="standard output is one JSON document")
 
 
 def run(request: argparse.Namespace) -> int:

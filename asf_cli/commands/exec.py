@@ -15,8 +15,8 @@ import signal
 import subprocess
 from typing import Any
 
-from .errors import CliError
-from .play import session_id
+from .. import target
+from ..errors import CliError
 
 #: Podman hands variables that begin with LC_ on to conmon (libpod, conmon's environment), so one of them tells ours.
 _MARK = "LC_ASF_EXEC"
@@ -30,9 +30,25 @@ _FORWARDED = (
 )
 
 
+USAGE = "asf-play exec [AGENT[.SESSION]] [-t] -- CMD…"
+EXAMPLES = """\
+  asf-play exec claude -- git status
+  asf-play exec claude.second -t -- vi notes.md
+  asf-play exec -- ls -la                          when only one session lives
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    target.add_arguments(parser)
+    parser.add_argument("-t", "--tty", action="store_true", help="with a terminal")
+
+
 def run(request: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises CliError when the session is not live."""
-    session = session_id(request.variables)
+    if request.command is None:
+        raise CliError("exec needs a command after --", remedy="asf-play exec AGENT -- CMD…")
+    session = target.session(request)
     container = _container(session)
     from asf_lib.engine.podman import Podman
 

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""The commands beside the playbooks, one module each: ``EXAMPLES``, ``add_arguments(parser)``, ``run(request)``.
+
+They need no Ansible. A module is imported when its command is asked for: start-up time matters.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """``summary`` is one line of help; ``takes_command``: words after ``--`` are a command of the user's."""
+
+    summary: str
+    takes_command: bool = False
+
+
+#: By name; the module is ``asf_cli.commands.NAME``.
+COMMANDS = {
+    "ls": Command("the sessions that still own something"),
+    "exec": Command("run a command in a live session", takes_command=True),
+    "repo": Command("which repositories an agent gets"),
+    "doctor": Command("what this host offers and lacks"),
+}
+
+
+def module(name: str) -> ModuleType:
+    """The module that carries out a command."""
+    return importlib.import_module(f".{name}", __package__)
