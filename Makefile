@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test bench lint unit requirements
+.PHONY: help setup demo test test-podman5 bench lint unit requirements
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
 help:           ## this list
-	@sed -n 's/^\([a-z]*\): *## */  make \1	/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\): *## */  make \1	/p' Makefile
 
 setup:          ## prepare this machine (as root) or check it (as an ordinary user)
 	@echo 'make setup: preparing or checking this machine'
@@ -19,6 +19,10 @@ demo:           ## the main job, end to end, with an embedded model: needs no ke
 test:           ## everything: set-up, images, linters, unit and end-to-end tests
 	@echo 'make test: set-up, images, then all tests in a closed network'
 	@./tools/run_tests
+
+test-podman5:   ## the end-to-end tests on a Podman 5, in a Debian 13 userland (as root; in a folder, nothing is installed)
+	@echo 'make test-podman5: userland, images, then the end-to-end tests in a closed network'
+	@ASF_USERLAND=trixie ./tools/run_tests tests/e2e
 
 bench:          ## open, verify and close against the bare commands; writes build/bench.json
 	@echo 'make bench: set-up, images, then interleaved measurements'

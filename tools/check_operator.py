@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ACCOUNT = os.environ.get("ASF_ACCOUNT") or "asf"
+ACCOUNT = os.environ.get("ASF_ACCOUNT") or "-".join(filter(None, ("asf", os.environ.get("ASF_USERLAND"))))
 
 
 def _expect(what, found, wanted):

@@ -7,7 +7,7 @@ import pytest
 
 import asf_cli  # noqa: F401  gives the shared code its name
 from asf_lib.core import doctor
-from asf_lib.engine import hostfacts
+from asf_lib.engine import hostfacts, hostprograms
 
 GOOD = doctor.Facts(
     uid=1000,
@@ -172,7 +172,7 @@ def test_line_is_one_line_with_the_remedy():
     ],
 )
 def test_versions(program, told, version):
-    assert hostfacts._version(program, told) == version
+    assert hostprograms.version(program, told) == version
 
 
 def test_facts_of_this_host_can_be_judged():

@@ -15,7 +15,7 @@ import pytest
 from asf_cli import paths
 from asf_lib.core.errors import EngineError, HostError
 from asf_lib.core.redact import Redactor
-from asf_lib.engine import containersconf, dirs, hostfacts, podman, procs, trust
+from asf_lib.engine import containersconf, dirs, hostprograms, podman, procs, trust
 from asf_lib.engine.podman import Podman
 
 FAKE = """#!/bin/sh
@@ -93,10 +93,10 @@ def test_a_repository_on_the_path_cannot_stand_in_for_podman(tmp_path: Path, mon
     monkeypatch.setattr(trust, "SYSTEM_PATH", (str(system),))
     monkeypatch.setenv("PATH", f"{planted}:/usr/bin")
     assert _path({"PATH": f"{planted}"}) == [str(system), str(planted)]
-    assert hostfacts.program("podman") == str(system / "podman")
+    assert hostprograms.program("podman") == str(system / "podman")
     assert paths.scrubbed({"PATH": str(planted), "HOME": "/h"})["PATH"].split(":")[0] == str(system)
     monkeypatch.setenv("ASF_PATH", str(chosen))
-    assert hostfacts.program("podman") == str(chosen / "podman")
+    assert hostprograms.program("podman") == str(chosen / "podman")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])

@@ -14,11 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "host"))
 
 import account as accounts  # noqa: E402
+import as_user  # noqa: E402
 import cache as caches  # noqa: E402
 import clone as clones  # noqa: E402
 import environ  # noqa: E402
 import kernel  # noqa: E402
 import mounts  # noqa: E402
+import userland  # noqa: E402
 from say import SetupError  # noqa: E402
 
 ANN = types.SimpleNamespace(pw_name="ann", pw_dir="/home/ann", pw_uid=1000, pw_gid=1000)
@@ -44,6 +46,7 @@ def test_s7_the_account_gets_no_secret_of_the_callers_environment():
 
 
 def test_the_account_gets_what_the_caller_means_for_it():
+    spent = {"ASF_USERLAND": "trixie"}
     caller = {
         "ASF_HOME": "/x",
         "ASF_NETNS": "/n",
@@ -52,8 +55,8 @@ def test_the_account_gets_what_the_caller_means_for_it():
         "GOPROXY": "off",
         "XDG_STATE_HOME": "/s",
     }
-    found = environ.for_account(ANN, "/run/user/1000", caller)
-    assert {name: found[name] for name in caller} == caller
+    found = environ.for_account(ANN, "/run/user/1000", {**caller, **spent})
+    assert {name: found[name] for name in caller} == caller and not spent.keys() & found.keys()
 
 
 def test_tools_come_first_on_the_path_once():
@@ -70,6 +73,59 @@ def test_an_unreadable_authority_is_named(tmp_path):
     (tmp_path / "ca").touch()
     environment = {"PIP_CERT": str(tmp_path / "none"), "SSL_CERT_FILE": str(tmp_path / "ca"), "OTHER": "/none"}
     assert environ.unreadable_authorities(environment) == ["PIP_CERT"]
+
+
+def test_the_userland_is_named_by_its_release(monkeypatch):
+    monkeypatch.delenv("ASF_USERLAND", raising=False)
+    monkeypatch.delenv("ASF_ACCOUNT", raising=False)
+    assert (userland.name(), userland.folder(), accounts.name()) == ("", None, "asf")
+    monkeypatch.setenv("ASF_USERLAND", "trixie")
+    assert userland.folder().name.startswith("userland-trixie-") and accounts.name() == "asf-trixie"
+    monkeypatch.setenv("ASF_ACCOUNT", "ann")
+    assert accounts.name() == "ann"
+    monkeypatch.setenv("ASF_USERLAND", "../x\x1b")
+    with pytest.raises(SetupError, match=r"ASF_USERLAND='../x\\x1b' is no known release: use trixie"):
+        userland.name()
+
+
+@pytest.mark.parametrize(
+    ("release", "recorded", "used", "fine"),
+    [
+        ("", None, True, True),
+        ("trixie", None, False, True),
+        ("trixie", "trixie", True, True),
+        ("trixie", None, True, False),  # its store was made by the machine's own Podman
+        ("", "trixie", True, False),
+    ],
+)
+def test_an_account_belongs_to_one_userland(tmp_path, monkeypatch, release, recorded, used, fine):
+    monkeypatch.setenv("ASF_USERLAND", release)
+    monkeypatch.setattr(userland, "CACHE", str(tmp_path))
+    if recorded:
+        (tmp_path / "accounts").mkdir()
+        (tmp_path / "accounts/ann").write_text(recorded)
+    if fine:
+        userland.claim("ann", used)
+        userland.claim("ann", True)  # also the next time, when it has a store
+    else:
+        with pytest.raises(SetupError, match="ASF_ACCOUNT"):
+            userland.claim("ann", used)
+
+
+def test_the_userland_comes_from_where_the_machine_gets_debian(tmp_path, monkeypatch):
+    told = "Other http://other.test/x\nDebian http://one.test/debian/\nDebian http://two.test/debian/\n"
+    (tmp_path / "apt-get").write_text(f"#!/bin/sh\ncat <<'END'\n{told}END\n")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert userland._mirrors() == ["http://one.test/debian/"]
+    (tmp_path / "apt-get").write_text("#!/bin/sh\nexit 100\n")
+    assert userland._mirrors() == []
+
+
+def test_an_ordinary_user_is_told_that_a_userland_needs_root(monkeypatch):
+    monkeypatch.setenv("ASF_USERLAND", "trixie")
+    with pytest.raises(SetupError, match="ASF_USERLAND needs root"):
+        as_user.become(["true"])
 
 
 def test_clone_knows_what_lies_in_it(tmp_path):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import userland
 from say import SetupError, say
 
 _RANGE = 65536
@@ -26,8 +27,8 @@ _STORAGE_CONF = '[storage]\ndriver = "overlay"\n'
 
 
 def name():
-    """Name of the account: ASF_ACCOUNT, or `asf`."""
-    return os.environ.get("ASF_ACCOUNT") or "asf"
+    """Name of the account: ASF_ACCOUNT, or `asf`, or `asf-RELEASE` in another userland."""
+    return os.environ.get("ASF_ACCOUNT") or "-".join(filter(None, ("asf", userland.name())))
 
 
 def entry():
@@ -49,6 +50,7 @@ def ensure():
         say(f"making the account {name()}")
         _call("useradd", "-m", "-s", "/bin/bash", name())
     account = entry()
+    userland.claim(account.pw_name, os.path.exists(account.pw_dir + "/.local/share/containers"))
     if account.pw_uid == 0:
         raise SetupError(f"ASF_ACCOUNT={name()} is root: name an unprivileged account")
     for kind in ("uid", "gid"):

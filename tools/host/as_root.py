@@ -3,7 +3,8 @@
 
 import hashlib
 import os
-import traceback
+import sys
+from pathlib import Path
 
 import account as accounts
 import clone as clones
@@ -13,6 +14,7 @@ import lock
 import mounts
 import namespace
 import packages
+import userland
 from cache import Cache
 from execute import execute
 from say import SetupError, say
@@ -30,6 +32,7 @@ def become(argv):
         absent = packages.missing()
         if absent:
             packages.install(absent)
+    userland.ensure()
     account = accounts.ensure() if fresh else accounts.entry()
     if account is None:
         account = accounts.ensure()
@@ -43,7 +46,7 @@ def become(argv):
     environment = environ.for_account(account, accounts.run_dir(account.pw_uid), os.environ)
     cache = Cache(account.pw_dir + "/.cache/asf", clone.key, place + "/requirements")
     if fresh or not cache.complete(place):
-        _as_account(account, environment, lambda: (accounts.configure(account), cache.ensure(place)))
+        _prepare(account, environment, clone.key, place)
         stamp.write()
     if network is not None:
         kernel.setns(network, kernel.CLONE_NEWNET)
@@ -61,23 +64,15 @@ class _Stamp:
 
     def __init__(self, clone):
         key = hashlib.sha256(f"{clone.digest()} {clone.path}".encode()).hexdigest()[:24]
-        self._path = namespace.stamp(clone.key)
-        self._key = key
-
-    def _text(self):
         status = os.stat("/var/lib/dpkg/status").st_mtime_ns if os.path.exists("/var/lib/dpkg/status") else 0
-        return f"{self._key} {status}"
+        self._path = Path(namespace.stamp(clone.key))
+        self._text = f"{key} {status} {userland.name()}"  # now: in another userland there is another dpkg
 
     def valid(self):
-        try:
-            with open(self._path, encoding="ascii") as file:
-                return file.read() == self._text()
-        except FileNotFoundError:
-            return False
+        return self._path.exists() and self._path.read_text(encoding="utf-8") == self._text
 
     def write(self):
-        with open(self._path, "w", encoding="ascii") as file:
-            file.write(self._text())
+        self._path.write_text(self._text, encoding="utf-8")
 
 
 def _open_network():
@@ -97,24 +92,19 @@ def _drop(account):
     kernel.drop_capabilities()
 
 
-def _as_account(account, environment, work):
-    """Run `work` in a child that has become the account."""
+def _prepare(account, environment, key, place):
+    """Run prepare.py as the account."""
     child = os.fork()
     if child == 0:
-        code = 1
         try:
             _drop(account)
             os.chdir("/")
-            os.environ.clear()
-            os.environ.update(environment)
-            work()
-            code = 0
-        except SetupError as error:
+            argv = [sys.executable, "-E", "-s", "-B", place + "/tools/host/prepare.py", key, place]
+            os.execve(argv[0], argv, environment)
+        except OSError as error:  # the child must not return into its parent's code
             say(str(error))
-        except Exception:  # the child must not return into its parent's code
-            traceback.print_exc()
         finally:
-            os._exit(code)
+            os._exit(1)
     if os.waitpid(child, 0)[1] != 0:
         raise SetupError("set-up is not complete, the command was not run")
 

@@ -17,6 +17,8 @@ from say import SetupError, say
 
 def become(argv):
     """Do what is missing and may be done, then turn this process into `argv`; returns only when that failed."""
+    if os.environ.get("ASF_USERLAND"):
+        raise SetupError("ASF_USERLAND needs root, who unpacks the other release and mounts it: unset it, or ask root")
     clone = clones.here()
     base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "asf")
     os.makedirs(base, exist_ok=True)

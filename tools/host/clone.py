@@ -11,6 +11,7 @@ _INPUTS = (
     "requirements",
     "plugins/module_utils/core/doctor.py",
     "plugins/module_utils/engine/hostfacts.py",
+    "plugins/module_utils/engine/hostprograms.py",
 )
 
 

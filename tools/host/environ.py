@@ -48,9 +48,14 @@ _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def for_account(account, run_dir, environment):
-    """The account's environment before the tools are added: nothing of `environment` but what is named above."""
+    """The account's environment before the tools are added: nothing of `environment` but what is named above.
+
+    ASF_USERLAND is spent: the command is inside, and an ordinary user's tools/operator refuses it.
+    """
     kept = {
-        name: value for name, value in environment.items() if any(fnmatch.fnmatchcase(name, glob) for glob in _PASSED)
+        name: value
+        for name, value in environment.items()
+        if name != "ASF_USERLAND" and any(fnmatch.fnmatchcase(name, glob) for glob in _PASSED)
     }
     return {
         "LANG": "C.UTF-8",

@@ -7,7 +7,7 @@ import os
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
-MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 0x1000, 0x4000, 0x40000, 0x100000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 1, 0x20, 0x1000, 0x4000, 0x40000, 0x100000
 MNT_DETACH = 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_IDMAP = 1, 2, 4, 8, 0x100000
 
@@ -56,6 +56,11 @@ def mount(source, target, kind=None, flags=0, data=None):
 def detach(target):
     """umount(2) of everything at `target`, lazily: who still uses it keeps it."""
     _check(_libc.umount2(_bytes(target), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new, old):
+    """pivot_root(2)."""
+    _check(_libc.pivot_root(_bytes(new), _bytes(old)), f"pivot_root {new}")
 
 
 def open_tree(path):

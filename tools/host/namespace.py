@@ -12,6 +12,7 @@ from pathlib import Path
 
 import account as accounts
 import kernel
+import userland
 from say import SetupError, say
 
 BASE = "/run/asf-ns"
@@ -27,6 +28,15 @@ def folder():
 def handle():
     """File that the namespace is bound to."""
     return folder() + "/mnt"
+
+
+def _record():
+    """File that says which folder of the machine is the namespace's root."""
+    return Path(folder(), "root")
+
+
+def _root_of_kept():
+    return _record().read_text(encoding="utf-8") if _record().exists() else "/"
 
 
 def stamp(key):
@@ -52,12 +62,19 @@ def mounted(path):
 
 def ensure(account):
     """Make the namespace when it is not there."""
+    root = str(userland.folder() or "/")
     if kernel.is_namespace(handle()):
-        return
+        if _root_of_kept() == root:
+            return
+        raise SetupError(
+            f"the kept namespace of {account.pw_name} has another root than {root}: end the account's processes, then "
+            f"`umount {handle()}`"
+        )
     say(f"preparing the mount namespace of {account.pw_name}")
     prepare_base()
     accounts.end_pause(account)  # it would hold the old mount namespace
     Path(handle()).touch()
+    _record().write_text(root, encoding="utf-8")
     # The kernel binds a namespace only in an older one and (6.18) tells their age by numbers that each CPU hands out
     # from a range of its own: on the CPU where the present namespace was made, the new one is taken for younger.
     if not any(_make(account, cpu) for cpu in sorted(os.sched_getaffinity(0))):
@@ -112,6 +129,7 @@ def _build(account):
     if not kernel.is_cgroup2("/sys/fs/cgroup"):
         _plain_cgroup2()
     _devices(account)
+    userland.enter(account)
     kernel.mount(None, "/", flags=kernel.MS_REC | kernel.MS_SHARED)  # Podman wants a shared root
 
 

@@ -11,40 +11,25 @@ import json
 import os
 import pwd
 import re
-import shutil
 import socket
 import stat
 import struct
 import subprocess
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
 
 from ..core.doctor import Facts, Version, loopback, uplink_helper
-from . import podman, trust
+from . import hostprograms, podman
 
 _SECCOMP = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
-#: program -> argument that makes it tell its version; None where existence is all that matters
-_PROGRAMS: Mapping[str, Optional[str]] = {
-    "podman": "--version",
-    "crun": "--version",
-    "conmon": "--version",
-    "slirp4netns": "--version",
-    "pasta": "--version",
-    "nft": "-V",
-    "ip": "-V",
-    "git": "--version",
-    "mmdebstrap": "--version",
-    "newuidmap": None,
-}
 _CLONE_NEWUSER = 0x10000000
 
 
 def collect(resolver: Optional[str] = None) -> Facts:
     """All facts; about 0.3 s. `resolver` is the setting of ``config.yml``."""
     with ThreadPoolExecutor(8) as pool:
-        told = dict(zip(_PROGRAMS, pool.map(lambda item: _ask(*item), _PROGRAMS.items())))
+        told = dict(zip(hostprograms.PROGRAMS, pool.map(hostprograms.told, hostprograms.PROGRAMS)))
         info, problem = _podman_info() if told["podman"] is not None else ({}, "")
     store, host = info.get("store") or {}, info.get("host") or {}
     directory = os.environ.get("XDG_RUNTIME_DIR")
@@ -53,7 +38,7 @@ def collect(resolver: Optional[str] = None) -> Facts:
     return Facts(
         uid=os.getuid(),
         user=_user(),
-        kernel=_numbers(os.uname().release),
+        kernel=hostprograms.numbers(os.uname().release),
         user_namespaces=_userns_works(),
         cgroup=cgroup(),
         controllers=controllers(),
@@ -63,7 +48,7 @@ def collect(resolver: Optional[str] = None) -> Facts:
         run_dir=directory,
         run_dir_owner=run_dir and run_dir.st_uid,
         run_dir_mode=run_dir and stat.S_IMODE(run_dir.st_mode),
-        programs={name: _version(name, text) for name, text in told.items()},
+        programs={name: hostprograms.version(name, text) for name, text in told.items()},
         runtime=(host.get("ociRuntime") or {}).get("name", ""),
         nft_json=bool(re.search(r"json:\s+yes", told["nft"] or "")),
         storage_driver=store.get("graphDriverName", ""),
@@ -87,7 +72,7 @@ def for_plan(version: Version, resolver: Optional[str] = None) -> dict[str, Any]
 
     `version` is the engine's. An empty ``resolver`` or ``uplink_helper`` means none; the plan refuses.
     """
-    programs = {name: _version(name, _ask(name, _PROGRAMS[name])) for name in ("pasta", "slirp4netns")}
+    programs = {name: hostprograms.version(name, hostprograms.told(name)) for name in ("pasta", "slirp4netns")}
     usable = [address for address in resolvers() if not loopback(address) and ":" not in address]
     profile = _first_file(_SECCOMP)
     return {
@@ -103,54 +88,13 @@ def for_plan(version: Version, resolver: Optional[str] = None) -> dict[str, Any]
     }
 
 
-# --- programs ----------------------------------------------------------------------------------------------------
-
-
-def program(name: str) -> Optional[str]:
-    """Path of a program, found where Podman's calls find it: never in the current directory (F3)."""
-    return shutil.which(name, path=":".join(trust.search_path(os.environ)))
-
-
-def _ask(name: str, argument: Optional[str]) -> Optional[str]:
-    """What the program says about its version ('' when it says nothing), None when it is not there."""
-    path = program(name)
-    if path is None or argument is None:
-        return None if path is None else ""
-    try:
-        done = subprocess.run(
-            [path, argument],
-            env=podman.environment(None),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=20,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr
-
-
-def _version(name: str, told: Optional[str]) -> Optional[Version]:
-    if told is None:
-        return None
-    if name == "pasta":  # "pasta 0.0~git20250503.587980c-2" or "passt 2024_08_21.1d6142f"
-        date = re.search(r"(20\d\d)_?(\d\d)_?(\d\d)", told)
-        return tuple(int(part) for part in date.groups()) if date else (0,)
-    return _numbers(told)
-
-
-def _numbers(text: str) -> Version:
-    """The first dotted number in `text`; (0,) when there is none."""
-    found = re.search(r"\d+(\.\d+)+", text)
-    return tuple(int(part) for part in found.group().split(".")) if found else (0,)
+# --- engine ---------------------------------------------------------------------------------------------------
 
 
 def _podman_info() -> tuple[dict[str, Any], str]:
     try:
         done = subprocess.run(
-            [program("podman") or "podman", "info", "--format", "json"],
+            [hostprograms.program("podman") or "podman", "info", "--format", "json"],
             env=podman.environment(None),
             capture_output=True,
             text=True,
@@ -230,7 +174,7 @@ def _subordinate(kind: str) -> int:
     names = {_user(), str(os.getuid())}
     fields = [row.split(":") for row in _read("/etc/" + kind).splitlines()]
     count = sum(int(row[2]) for row in fields if len(row) == 3 and row[0] in names and row[2].isdigit())
-    if count or program("getsubids") is None:
+    if count or hostprograms.program("getsubids") is None:
         return count
     told = _ask_subids(kind)
     return sum(int(row.split()[-1]) for row in told.splitlines() if row.split() and row.split()[-1].isdigit())
@@ -243,7 +187,7 @@ def _free_ids() -> int:
 
 
 def _ask_subids(kind: str) -> str:
-    argv = [program("getsubids") or "getsubids", *(["-g"] if kind == "subgid" else []), _user()]
+    argv = [hostprograms.program("getsubids") or "getsubids", *(["-g"] if kind == "subgid" else []), _user()]
     return subprocess.run(
         argv, env=podman.environment(None), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     ).stdout
