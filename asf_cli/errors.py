@@ -25,6 +25,8 @@ TERMINATED = 143
 #: ``code`` of an error (``core/errors.py``: the default of each class) -> exit code.
 _BY_CODE = {
     "usage": USAGE,
+    "no-session": USAGE,
+    "no-log": USAGE,
     "manifest": REFUSED,
     "grant": REFUSED,
     "secret": REFUSED,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""Text for people: phases, the probe table, errors, lists. Pure; every string from outside is escaped here."""
+"""Text for people: phases, the probe table, errors, lists. Every string from outside is escaped here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -11,6 +12,8 @@ _VERDICTS = {"pass": "green", "fail": "red", "inconclusive": "red", "warn": "yel
 _STATES = {"ok": "green", "pass": "green", "warn": "yellow", "fail": "red", "missing": "red", "bad": "red"}
 
 
+#: A column of a table is not cut below this many characters.
+_NARROWEST = 7
 #: Lines of a message beyond the first that are shown.
 _MESSAGE_LINES = 40
 
@@ -20,6 +23,8 @@ class Style(NamedTuple):
 
     colour: bool = False
     unicode: bool = False
+    #: Columns of the terminal; 0 where lines may be as long as they like.
+    width: int = 0
 
     def paint(self, text: str, name: str) -> str:
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.colour and name in _CODES else text
@@ -37,7 +42,19 @@ def style(stream: IO[str], env: Mapping[str, str]) -> Style:
         plain = False
     except (UnicodeEncodeError, LookupError):
         plain = True
-    return Style(live(stream, env) and not env.get("NO_COLOR"), not plain)
+    return Style(live(stream, env) and not env.get("NO_COLOR"), not plain, _columns(stream, env))
+
+
+def _columns(stream: IO[str], env: Mapping[str, str]) -> int:
+    """Width of the terminal that the stream is; COLUMNS overrules it (environ(7)). 0 when it is none."""
+    if not stream.isatty():
+        return 0
+    if env.get("COLUMNS", "").isdecimal() and int(env["COLUMNS"]) > 0:
+        return int(env["COLUMNS"])
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def safe(value: object, limit: int = 500) -> str:
@@ -152,7 +169,9 @@ def result(asf: Mapping[str, Any], style: Style, evidence: bool) -> list[str]:
     if asf.get("probes"):
         lines += probe_table(asf["probes"], style, evidence)
     if isinstance(asf.get("status"), Mapping):
-        lines += _fields(asf["status"])
+        from .sessionview import session
+
+        lines += session(asf["status"], style)
     elif isinstance(asf.get("sessions"), list):
         lines += sessions(asf["sessions"], style)
     if isinstance(asf.get("cleanup"), Mapping):
@@ -161,45 +180,67 @@ def result(asf: Mapping[str, Any], style: Style, evidence: bool) -> list[str]:
     return lines
 
 
-def _fields(found: Mapping[str, Any], indent: str = "") -> list[str]:
-    """Plain data as indented lines."""
-    lines = []
-    for key, value in found.items():
-        if isinstance(value, Mapping):
-            lines += [f"{indent}{safe(key, 60)}:", *_fields(value, indent + "  ")]
-        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            lines.append(f"{indent}{safe(key, 60)}:")
-            lines += [f"{indent}  {_pairs(item)}" for item in value]
-        elif isinstance(value, list):
-            lines.append(f"{indent}{safe(key, 60)}: {', '.join(safe(item, 300) for item in value) or '-'}")
-        else:
-            lines.append(f"{indent}{safe(key, 60)}: {safe(value, 300)}")
-    return lines
-
-
-def _pairs(item: object) -> str:
-    if not isinstance(item, Mapping):
-        return safe(item, 300)
-    told = {key: value for key, value in item.items() if value not in (None, "", [], {})}
-    return " ".join(f"{safe(key, 40)}={safe(value, 120)}" for key, value in told.items())
-
-
 def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     """The table of sessions; why one is broken stands below it."""
     if not rows:
         return ["no session owns anything"]
-    columns = ("session", "state", "mode", "isolation")
-    lines = table(columns, [[row.get(column) for column in columns] for row in rows], style)
+    head = ("session", "state", "age", "mode", "isolation", "requests", "denied")
+    cells = [
+        [row.get(key) for key in ("session", "state")]
+        + [span(row.get("age_s"))]
+        + [row.get(key) for key in ("mode", "isolation", "requests", "denied")]
+        for row in rows
+    ]
+    lines = table(head, cells, style)
     for row in rows:
         lines += [f"{safe(row.get('session'), 130)}: {safe(reason, 300)}" for reason in row.get("reasons") or []]
     return lines
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], style: Style) -> list[str]:
-    """A plain table with a heading."""
+    """A plain table with a heading. On a narrow terminal wide columns are cut; where that is not enough, each row
+    becomes a block of lines."""
     cells = [[safe(cell, 200) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *cells]) for column in range(len(head))]
+    if style.width and sum(widths) + 2 * (len(widths) - 1) > style.width:
+        least = [min(width, max(len(name), _NARROWEST)) for name, width in zip(head, widths, strict=True)]
+        room = style.width - 2 * (len(widths) - 1)
+        if sum(least) > room:
+            return _blocks(head, cells, style)
+        while sum(widths) > room:
+            widest = max(range(len(widths)), key=lambda at: widths[at] - least[at])
+            widths[widest] -= 1
+        cells = [[fit(cell, width, style) for cell, width in zip(row, widths, strict=True)] for row in cells]
     return [style.paint(_cells(head, widths), "bold"), *(_cells(row, widths) for row in cells)]
+
+
+def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
+    """Each row as lines ``name: value``; the first cell is its title."""
+    lines = []
+    for row in rows:
+        lines.append(style.paint(fit(row[0], style.width, style), "bold"))
+        told = [(name, cell) for name, cell in zip(head[1:], row[1:], strict=True) if cell]
+        lines += [fit(f"  {name}: {cell}", style.width, style) for name, cell in told]
+    return lines
+
+
+def fit(text: str, width: int, style: Style) -> str:
+    """Harmless text cut to the width (0: as it is); that it was cut is shown."""
+    if not width or len(text) <= width:
+        return text
+    return text[: max(0, width - 1)] + ("…" if style.unicode else "~")
+
+
+def span(seconds: object) -> str:
+    """A length of time in two units at most."""
+    if not isinstance(seconds, int):
+        return ""
+    minutes, hours = seconds // 60, seconds // 3600
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds} s"
 
 
 def checks(found: Sequence[Mapping[str, Any]], style: Style) -> list[str]:

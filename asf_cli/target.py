@@ -19,6 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", nargs="?", metavar="AGENT[.SESSION]", help="the session; may be left out when only one lives"
     )
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The session as for a playbook, where its word stands among others."""
     parser.add_argument(
         "-e", "--extra-vars", dest="extra", action="append", default=[], metavar="NAME=VALUE", help="agent=, session="
     )
@@ -39,11 +44,12 @@ def named(request: argparse.Namespace) -> dict[str, Any]:
     return {**given, **found}
 
 
-def session(request: argparse.Namespace, known: Sequence[Mapping[str, Any]] | None = None) -> str:
+def session(request: argparse.Namespace, known: Sequence[Mapping[str, Any]] | None = None, past: bool = False) -> str:
     """ID of the session that is meant, out of those that exist (``known``: rows of ``state.sessions``).
 
-    An agent alone means its session ``main``, or the only one it has. Raises CliError when nothing is named and not
-    exactly one session exists, or when what is named does not exist; then the likely name is told.
+    An agent alone means its session ``main``, or the only one it has; ``past``: a closed session that left evidence
+    will do when it is named. Raises CliError when nothing is named and not exactly one session exists, or when what is
+    named does not exist; then the likely name is told.
     """
     given = named(request)
     if known is None:
@@ -53,7 +59,27 @@ def session(request: argparse.Namespace, known: Sequence[Mapping[str, Any]] | No
         if "agent" in given and state.has_record(exact):
             return exact  # without asking Podman: what a user names most of the time
         known = _rows()
+        if "agent" in given and not any(row["agent"] == given["agent"] for row in known):
+            return _closed(exact, known, past)
     return choose(given, known)
+
+
+def _closed(session: str, known: Sequence[Mapping[str, Any]], past: bool) -> str:
+    """A session that is no more, but has left evidence. Raises CliError when that is not what is wanted, or not so."""
+    from asf_lib.engine import evidencefs
+
+    runs = evidencefs.runs(session)
+    if runs and past:
+        return session
+    if runs:
+        raise CliError(
+            f"session {session} is closed",
+            key="session",
+            found=f"evidence in {runs[-1]}",
+            remedy=f"asf-play events {session} tells what happened; {_WHERE} that live",
+            code="no-session",
+        )
+    raise unknown(session, [str(row["session"]) for row in known])
 
 
 def _exact(given: Mapping[str, Any]) -> str:
@@ -68,7 +94,7 @@ def choose(given: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         if exact in found:
             return exact
         if "session" in given or not found:
-            raise _unknown(exact, [str(row["session"]) for row in rows])
+            raise unknown(exact, [str(row["session"]) for row in rows])
     if "session" in given and "agent" not in given:
         found = [one for one in found if one.partition(".")[2] == given["session"]]
     if len(found) == 1:
@@ -89,10 +115,16 @@ def _undecided(found: Sequence[str]) -> CliError:
     )
 
 
-def _unknown(wanted: str, known: Sequence[str]) -> CliError:
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
-    remedy = f"did you mean {near[0]}? {_WHERE}" if near else _WHERE
+def unknown(wanted: str, known: Sequence[str]) -> CliError:
+    """The error for a session that does not exist, with the likely name."""
+    remedy = f"{near(wanted, known)}{_WHERE}"
     return CliError(f"there is no session {wanted}", key="session", found=wanted, remedy=remedy, code="no-session")
+
+
+def near(wanted: str, known: Sequence[str]) -> str:
+    """``did you mean …? `` when one of the names is close; else nothing."""
+    found = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
+    return f"did you mean {found[0]}? " if found else ""
 
 
 def _rows() -> list[dict[str, Any]]:

@@ -21,6 +21,9 @@ class Command(NamedTuple):
 #: By name; the module is ``asf_cli.commands.NAME``.
 COMMANDS = {
     "ls": Command("the sessions that still own something"),
+    "status": Command("what there is to know about a session"),
+    "logs": Command("what the parts of a session have written"),
+    "events": Command("what happened in a session"),
     "exec": Command("run a command in a live session", takes_command=True),
     "repo": Command("which repositories an agent gets"),
     "doctor": Command("what this host offers and lacks"),

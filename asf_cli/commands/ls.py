@@ -14,9 +14,6 @@ EXAMPLES = """\
   asf-play ls --json
 """
 
-#: The fields of a row of ``ls --json`` that are promised (docs/cli.md); ``reasons`` comes on top.
-_ROW = ("session", "agent", "name", "mode", "isolation", "state", "reasons")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
@@ -25,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(request: argparse.Namespace) -> int:
     """Show the sessions that still own something. With ``--json`` a list, empty when there is none."""
-    from asf_lib.engine import state
+    from asf_lib.engine import status
     from asf_lib.engine.podman import Podman
 
-    rows = [{key: row.get(key) for key in _ROW} for row in state.sessions(Podman())]
+    rows = status.rows(status.sessions(Podman()))
     if request.json:
         print(document.dump(rows))
     else:

@@ -47,7 +47,8 @@ asf:
     sessions:
       description:
         - One row for each session, with C(session), C(agent), C(name), C(mode), C(isolation), C(state) (C(opening),
-          C(live), C(closing), C(broken), C(ended)) and C(reasons) (why it is broken).
+          C(live), C(closing), C(broken), C(ended)), C(reasons) (why it is broken), C(created), C(age_s), and
+          C(requests) and C(denied), as Caddy counted them.
       type: list
       elements: dict
     status:
@@ -74,7 +75,10 @@ def work(params, check_mode, diff):
     """The module's result: one session, or the list of all."""
     wanted = params["session"]
     if not wanted:
-        return {"changed": False, "asf": {"session": None, "status": None, "sessions": status.sessions(Podman())}}
+        return {
+            "changed": False,
+            "asf": {"session": None, "status": None, "sessions": status.rows(status.sessions(Podman()))},
+        }
     found = status.session(Podman(), dirs.session_id(wanted))
     rows = status.rows([found] if found else [])
     return {"changed": False, "asf": {"session": wanted, "status": found, "sessions": rows}}

@@ -9,6 +9,7 @@ kept as data, bounded, and escaped only where they are shown (invariant 10).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,8 @@ _USAGE: tuple[tuple[str, type, int], ...] = (
     ("ms", int, 0),
 )
 _LONGEST_LINE = 16_384
+#: A line that stands for several decisions; the fields come in this order.
+_SEVERAL = re.compile(rb'"decision":"(allow|deny)"[^\n]*?,"count":(\d{1,12})')
 
 
 @dataclass
@@ -124,6 +127,45 @@ def counts(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
         reason = str(record.get("reason", "?"))
         reasons[reason] = reasons.get(reason, 0) + 1
     return found
+
+
+def weight(record: Mapping[str, Any]) -> int:
+    """How many decisions a record stands for."""
+    count = record.get("count", 1)
+    return max(1, count) if isinstance(count, int) else 1
+
+
+def by_host(records: Iterable[Mapping[str, Any]], limit: int) -> dict[str, dict[str, int]]:
+    """Decisions by host, the most asked first: ``{"docs.example": {"allow": 3, "deny": 0}}``; those beyond ``limit`` under
+    ``""``, as are decisions that name no host (the front's, and those that Caddy only counted)."""
+    found: dict[str, dict[str, int]] = {}
+    for record in records:
+        row = found.setdefault(str(record.get("host", "")), {"allow": 0, "deny": 0})
+        decision = "deny" if record.get("decision") == "deny" else "allow"
+        row[decision] += weight(record)
+    ordered = sorted(found.items(), key=lambda one: (not one[0], -sum(one[1].values()), one[0]))
+    told = dict(ordered[:limit])
+    for _, row in ordered[limit:]:
+        rest = told.setdefault("", {"allow": 0, "deny": 0})
+        for decision, number in row.items():
+            rest[decision] += number
+    return told
+
+
+def tally(content: bytes, probe: str = "") -> tuple[int, int]:
+    """``(decisions, refusals)`` in Caddy's log as it is, without those about the host ``probe`` (ASF's own question).
+
+    Counts texts instead of reading each line, which is a hundred times quicker. Inside a JSON text a quotation mark is
+    escaped, so nothing that a workload sends looks like one of these.
+    """
+    asked, denied = content.count(b'"msg":"decision"'), content.count(b'"decision":"deny"')
+    own = content.count(f'"host":"{probe}"'.encode()) if probe else 0
+    asked, denied = asked - own, denied - own
+    if b',"count":' in content:
+        for decision, number in _SEVERAL.findall(content):
+            asked += int(number) - 1
+            denied += int(number) - 1 if decision == b"deny" else 0
+    return asked, denied
 
 
 def restarts(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -108,19 +108,7 @@ class Evidence:
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Records of a ``.jsonl`` file; damaged lines are left out."""
-        try:
-            lines = (self.folder / name).read_bytes().splitlines()
-        except OSError:
-            return []
-        found = []
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                found.append(record)
-        return found
+        return lines(self.folder / name)
 
     def entries(self) -> list[dict[str, Any]]:
         """The chain so far."""
@@ -155,6 +143,48 @@ class Evidence:
     def _save(self, entries: list[dict[str, Any]]) -> None:
         run = {"version": 1, "session": self.folder.parent.name, "run": self.folder.name, "entries": entries}
         atomic(self.folder / evidence.CHAIN, evidence.document(run))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Records of a ``.jsonl`` file; damaged lines are left out, and an absent file has none."""
+    try:
+        rows = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for row in rows:
+        try:
+            record = json.loads(row)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def folder_of(session: str, folder: Optional[str], env: Optional[Mapping[str, str]] = None) -> Optional[Path]:
+    """The run's folder that a record names, when it is one of the session's; makes nothing."""
+    home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)
+    known = folder is not None and Path(folder).parent == home and _RUN.match(Path(folder).name)
+    return Path(str(folder)) if known else None
+
+
+def runs(session: str, env: Optional[Mapping[str, str]] = None) -> list[Path]:
+    """The folders of a session's runs, oldest first; makes nothing."""
+    home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)
+    try:
+        return [home / name for name in sorted(os.listdir(home)) if _RUN.match(name)]
+    except OSError:
+        return []
+
+
+def peek(session: str, folder: Optional[str], name: str, env: Optional[Mapping[str, str]] = None) -> Any:
+    """A document of the run that a record names, as data; None when there is none. Makes nothing."""
+    found = folder_of(session, folder, env)
+    try:
+        return json.loads((found / name).read_bytes()) if found else None
+    except (OSError, ValueError):
+        return None
 
 
 def seal(found: Evidence, env: Optional[Mapping[str, str]] = None) -> str:

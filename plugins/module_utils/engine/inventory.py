@@ -8,6 +8,7 @@ conmon was killed (measured on 4.3 and 5.4).
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Mapping, NamedTuple
 
 from ..core.errors import EngineError
@@ -121,13 +122,11 @@ class Inventory:
         self.secrets = [name for name in answers[2].split() if secret_session(name) is not None]
 
     def sessions(self) -> set[str]:
-        """IDs of all sessions that own something."""
+        """IDs of all of the caller's sessions that own something."""
+        owner = str(os.getuid())
         named = {parts[0] for parts in map(secret_session, self.secrets) if parts is not None}
-        return (
-            {found.session for found in self.containers if found.session}
-            | named
-            | {volume.session for volume in self.volumes if volume.session and volume.kind != "state"}
-        )
+        owned = [*self.containers, *(volume for volume in self.volumes if volume.kind != "state")]
+        return named | {one.session for one in owned if one.session and one.owner == owner}
 
     def of(self, session: str, run_folder: bool = False, record: bool = False) -> Survey:
         """What may belong to one session: its labels, and containers that only carry its names."""

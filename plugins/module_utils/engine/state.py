@@ -2,8 +2,9 @@
 """Records of live sessions: ``STATE/live/ID.json``, written before each step, so that a kill leaves a trace (case L1).
 
 A record holds: version, session, agent, name, mode, isolation, state, step, controllers (identities), plan (path),
-plan_digest, evidence (folder), run (folder), created (UTC), containers ``{role: {id, name, pid, start}}`` as chosen at
-init. The record may be deleted at any time; then the labels still tell what there is (case L2).
+plan_digest, evidence (folder), run (folder), created and started (UTC; go was said), containers
+``{role: {id, name, pid, start}}`` as chosen at init. The record may be deleted at any time; then the labels still tell
+what there is (case L2).
 """
 
 from __future__ import annotations
@@ -120,6 +121,11 @@ def write(record: Record, env: Env = None) -> Record:
     return record
 
 
+def now() -> str:
+    """The time as records have it: UTC, seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def me() -> list[dict[str, Any]]:
     """Identities of the caller's controllers, for a record."""
     return [who.as_dict() for who in procs.controllers()]
@@ -151,7 +157,7 @@ def begin(
         "plan_digest": plan_digest,
         "evidence": str(Evidence.create(session, env=env).folder),
         "run": str(run_folder(session, env)),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "created": now(),
         "containers": {},
     }
     write(record, env)

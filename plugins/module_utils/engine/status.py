@@ -3,26 +3,67 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import os
+import time
 from typing import Any, Mapping, Optional
 
 from ..core import decisions
+from ..core.errors import EngineError
+from ..core.formats import DENIED_NAME
 from ..core.lifecycle import Container
-from . import inventory, logs, state
+from . import evidencefs, inventory, logs, state
 from .podman import Podman
 from .state import Env, Record
 
+#: Fields of one row of the list of sessions.
+ROW = ("session", "agent", "name", "mode", "isolation", "state", "reasons", "created", "age_s", "requests", "denied")
+#: Hosts that are told by name.
+_HOSTS = 20
+
 
 def sessions(podman: Podman, env: Env = None) -> list[dict[str, Any]]:
-    """All sessions that still own something: ``{session, agent, name, mode, isolation, state, reasons}``."""
-    return state.sessions(podman, env)
+    """All sessions of this account that still own something, one row each (``ROW``), by ID. Raises EngineError."""
+    listed = inventory.Inventory(podman)
+    found = state.sessions(podman, env, listed)
+    numbers = _numbers(listed.containers)
+    return [_row(one, state.read(one["session"], env), numbers.get(one["session"])) for one in found]
+
+
+def _row(base: Mapping[str, Any], record: Optional[Record], numbers: Optional[tuple[int, int]]) -> dict[str, Any]:
+    created = (record or {}).get("created")
+    requests, denied = numbers or (None, None)
+    more = {"created": created, "age_s": _since(created), "requests": requests, "denied": denied}
+    return {**base, **more}
 
 
 def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of the list, out of full descriptions."""
-    names = ("session", "agent", "name", "mode", "isolation", "state", "reasons")
-    return [{name: one[name] for name in names} for one in found]
+    return [{name: one[name] for name in ROW} for one in found]
+
+
+def _numbers(containers: list[Container]) -> dict[str, tuple[int, int]]:
+    """Requests and refusals by session, without those of ASF's own probe; only of sessions whose Caddy lives."""
+    owner = str(os.getuid())
+    paths = {
+        one.session: path
+        for one in containers
+        if one.role == "caddy" and one.alive and one.owner == owner and (path := logs.path_of(one.pid, one.id))
+    }
+    try:
+        found = logs.summed(paths, lambda content: decisions.tally(content, DENIED_NAME))
+    except EngineError:
+        return {}  # the list says "unknown"; what a session is does not hang on it
+    return {session: (asked, denied) for session, (asked, denied) in found.items()}
+
+
+def _since(stamp: Any) -> Optional[int]:
+    """Seconds since a time as records have it (``2026-01-31T12:00:00Z``)."""
+    try:
+        return max(0, int(time.time() - calendar.timegm(time.strptime(str(stamp), "%Y-%m-%dT%H:%M:%SZ"))))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _plan(record: Record, env: Env) -> Mapping[str, Any]:
@@ -31,7 +72,7 @@ def _plan(record: Record, env: Env) -> Mapping[str, Any]:
         with open(str(record.get("plan")), "rb") as handle:
             document = json.loads(handle.read())
     except (OSError, ValueError):
-        document = state.evidence_of(record, env=env).read("plan.json") if record.get("evidence") else None
+        document = evidencefs.peek(record["session"], record.get("evidence"), "plan.json", env)
     plan = document.get("plan") if isinstance(document, dict) else None
     return plan if isinstance(plan, dict) else {}
 
@@ -49,15 +90,46 @@ def _container(one: Container) -> dict[str, Any]:
 
 
 def _logs(podman: Podman, containers: list[Container], known: Mapping[str, inventory.Detail]) -> dict[str, Any]:
-    """Decisions by reason and restarts of the supervised programs (case B8), out of the live logs."""
+    """Decisions by reason and by host, and restarts of the supervised programs (case B8), out of the live logs."""
     parsed = [
         decisions.parse(logs.lines(podman, one.id, known[one.id].log if one.id in known else ""))
         for one in containers
         if one.role in ("caddy", "broker")
     ]
+    made = [record for one in parsed for record in one.decisions]
+    asked = [record for record in made if record.get("host") != DENIED_NAME]
     return {
-        "decisions": decisions.counts(record for one in parsed for record in one.decisions),
+        "requests": sum(map(decisions.weight, asked)),
+        "denied": sum(decisions.weight(record) for record in asked if record.get("decision") == "deny"),
+        "decisions": decisions.counts(made),
+        "hosts": decisions.by_host(asked, _HOSTS),
         "restarts": decisions.restarts(event for one in parsed for event in one.supervisor),
+    }
+
+
+def _verified(record: Record, env: Env) -> Optional[dict[str, Any]]:
+    """When the session was verified last, and how that ended."""
+    report = evidencefs.peek(record["session"], record.get("evidence"), "verification.json", env) if record else None
+    if not isinstance(report, dict):
+        return None
+    verdicts: dict[str, int] = {}
+    for probe in report.get("probes") or []:
+        verdict = str(probe.get("verdict"))
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
+    return {"at": report.get("at"), "ok": report.get("ok"), "verdicts": verdicts}
+
+
+def _granted(plan: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """What the plan gives to the workload: repositories, names, limits, and the seconds of time that are left."""
+    manifest = plan.get("manifest") or {}
+    seconds = (plan.get("gate") or {}).get("time_s") or None
+    gone = _since(record.get("started"))
+    network = plan.get("network") or {}
+    return {
+        "grants": [{key: repo.get(key) for key in ("path", "mode", "target")} for repo in plan.get("repos") or []],
+        "domains": [one.get("name") for one in network.get("domains") or []],
+        "limits": {**(manifest.get("limits") or {}), "time_s": seconds},
+        "time_left_s": max(0, seconds - gone) if seconds and gone is not None else None,
     }
 
 
@@ -73,8 +145,9 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
     plan = _plan(record, env) if record else {}
     labels: Mapping[str, str] = next((one.labels for one in containers), {})
     return {
-        **known[name],
-        "created": record.get("created"),
+        **_row(known[name], record, None),
+        "started": record.get("started"),
+        "verified": _verified(record, env),
         "step": record.get("step"),
         "controllers": record.get("controllers", []),
         "containers": [_container(one) for one in containers],
@@ -83,5 +156,6 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "plan": record.get("plan"),
         "plan_digest": record.get("plan_digest") or labels.get("asf.plan"),
         "warnings": plan.get("warnings", []),
+        **_granted(plan, record),
         **_logs(podman, containers, listed.details),
     }

@@ -53,12 +53,16 @@ class Report:
     head: Optional[str] = None
     seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
+    #: When the session was opened and its workload started, as its record had it.
+    times: dict[str, Any] = field(default_factory=dict)
 
     def cleanup(self) -> dict[str, Any]:
         """The document ``cleanup.json``."""
         return {
             "version": 1,
             "session": self.session,
+            **self.times,
+            "at": state.now(),
             "actions": self.actions,
             "left": self.left,
             "containers": self.containers,
@@ -117,9 +121,7 @@ def _end(
         report.actions.append(f"stopped container {name}: it {how}")
 
 
-def _collect(
-    podman: Podman, found: Removal, known: Details, evidence: Evidence, opening: bool, report: Report
-) -> None:
+def _collect(podman: Podman, found: Removal, known: Details, evidence: Evidence, opening: bool, report: Report) -> None:
     """Turn the logs of Caddy and the broker into evidence, and note how every container was found."""
     try:
         kept = gathering.gather(podman, found, known, evidence, opening)
@@ -250,6 +252,7 @@ def teardown(
             report.actions = _would(found, survey) or [f"session {session} owns nothing"]
             return report
         evidence = _evidence(session, record, redactor, report, env)
+        report.times = {key: (record or {}).get(key) for key in ("created", "started")}
         opening = (record or {}).get("state") == lifecycle.OPENING
         _take_down(podman, found, _living(found.containers, record), known, evidence, opening, report)
         if state.clear_run_folder(session, env):

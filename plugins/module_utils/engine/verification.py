@@ -146,5 +146,5 @@ def go(doc: PlanDocument, nonce: str) -> Json:
     if not nonce:
         raise EngineError("go needs the nonce of a verified report", code="not-verified", remedy="run verify first")
     gate_client.go(int(chosen["agent"]["pid"]), doc.plan, nonce)
-    state.begin_step(doc.session, "live", state="live")
+    state.begin_step(doc.session, "live", state="live", started=state.now())
     return {"changed": True, "actions": ["the workload was started"]}

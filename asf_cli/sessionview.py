@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""One session as text for people. Pure; every string is escaped (invariant 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .render import Style, fit, safe, span, table, warning
+
+_STATES = {"live": "green", "opening": "yellow", "closing": "yellow", "ended": "yellow", "broken": "red"}
+
+
+def session(found: Mapping[str, Any], style: Style) -> list[str]:
+    """Everything that ``engine/status.py`` tells of one session."""
+    state = safe(found.get("state"), 20)
+    lines = [f"{style.paint(safe(found.get('session'), 130), 'bold')}  {style.paint(state, _STATES.get(state, 'red'))}"]
+    lines += [f"  {safe(reason, 300)}" for reason in found.get("reasons") or []]
+    for name, text in _facts(found):
+        lines += [fit(f"  {name:<10} {safe(text, 300)}", style.width, style)] if text else []
+    lines += _containers(found, style)
+    lines += _decisions(found, style)
+    return lines + [warning(text, style) for text in found.get("warnings") or []]
+
+
+def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    age = span(found.get("age_s"))
+    rows = [
+        ("opened", f"{_text(found, 'created')}{f' ({age} ago)' if age else ''}" if found.get("created") else ""),
+        ("started", _text(found, "started")),
+        ("verified", _verified(found.get("verified"))),
+        ("mode", f"{_text(found, 'mode')}, {_text(found, 'isolation')}"),
+        ("step", _text(found, "step") if found.get("state") not in ("live", "ended") else ""),
+        ("controller", ", ".join(f"pid {one.get('pid')}" for one in found.get("controllers") or [])),
+        ("limits", _limits(found)),
+        ("names", ", ".join(str(name) for name in found.get("domains") or [])),
+        ("requests", f"{found['requests']}, {found.get('denied')} denied" if found.get("requests") is not None else ""),
+        ("restarts", ", ".join(f"{name} {count}" for name, count in (found.get("restarts") or {}).items())),
+        ("evidence", _text(found, "evidence")),
+        ("plan", _text(found, "plan_digest")),
+    ]
+    grants = [f"{one.get('path')} ({one.get('mode')}) at {one.get('target')}" for one in found.get("grants") or []]
+    at = next(index for index, row in enumerate(rows) if row[0] == "names")
+    rows[at:at] = [("grant", text) for text in grants]
+    if found.get("state") not in ("opening", "closing"):
+        rows = [row for row in rows if row[0] != "controller"]
+    return rows
+
+
+def _text(found: Mapping[str, Any], key: str) -> str:
+    return str(found.get(key) or "")
+
+
+def _verified(report: object) -> str:
+    if not isinstance(report, Mapping):
+        return ""
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in sorted((report.get("verdicts") or {}).items()))
+    return f"{report.get('at')} ({verdicts})"
+
+
+def _limits(found: Mapping[str, Any]) -> str:
+    limits = {key: value for key, value in (found.get("limits") or {}).items() if value is not None and key != "time_s"}
+    words = [f"{name} {value}" for name, value in limits.items()]
+    if found.get("time_left_s") is not None:
+        words.append(f"{span(found['time_left_s'])} left")
+    return ", ".join(words)
+
+
+def _containers(found: Mapping[str, Any], style: Style) -> list[str]:
+    rows = [
+        (
+            one.get("role"),
+            "alive" if one.get("alive") else "dead",
+            one.get("status"),
+            one.get("pid") or "",
+            "" if one.get("exit_code") is None else one.get("exit_code"),
+        )
+        for one in found.get("containers") or []
+    ]
+    return _titled("", ("container", "measured", "podman", "pid", "exit"), rows, style)
+
+
+def _decisions(found: Mapping[str, Any], style: Style) -> list[str]:
+    reasons = [
+        (number, decision, reason)
+        for decision, counts in sorted((found.get("decisions") or {}).items())
+        for reason, number in sorted(counts.items(), key=lambda one: -one[1])
+    ]
+    hosts = [(row.get("allow"), row.get("deny"), host or "-") for host, row in (found.get("hosts") or {}).items()]
+    return [
+        *_titled("", ("number", "decision", "reason"), reasons, style),
+        *_titled("", ("allowed", "denied", "host"), hosts, style),
+    ]
+
+
+def _titled(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], style: Style) -> list[str]:
+    return [title, *table(head, rows, style)] if rows else []
