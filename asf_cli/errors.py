@@ -27,6 +27,8 @@ _BY_CODE = {
     "usage": USAGE,
     "no-session": USAGE,
     "no-log": USAGE,
+    "exists": REFUSED,
+    "archive": REFUSED,
     "manifest": REFUSED,
     "grant": REFUSED,
     "secret": REFUSED,

@@ -136,8 +136,10 @@ def weight(record: Mapping[str, Any]) -> int:
 
 
 def by_host(records: Iterable[Mapping[str, Any]], limit: int) -> dict[str, dict[str, int]]:
-    """Decisions by host, the most asked first: ``{"docs.example": {"allow": 3, "deny": 0}}``; those beyond ``limit`` under
-    ``""``, as are decisions that name no host (the front's, and those that Caddy only counted)."""
+    """Decisions by host, the most asked first: ``{"docs.example": {"allow": 3, "deny": 0}}``.
+
+    Those beyond ``limit`` stand under ``""``, as do decisions that name no host (the front's, those only counted).
+    """
     found: dict[str, dict[str, int]] = {}
     for record in records:
         row = found.setdefault(str(record.get("host", "")), {"allow": 0, "deny": 0})

@@ -126,7 +126,10 @@ def _granted(plan: Mapping[str, Any], record: Record) -> dict[str, Any]:
     gone = _since(record.get("started"))
     network = plan.get("network") or {}
     return {
-        "grants": [{key: repo.get(key) for key in ("path", "mode", "target")} for repo in plan.get("repos") or []],
+        "grants": [
+            {"path": repo.get("path"), "mode": "rw" if repo.get("rw") else "ro", "target": repo.get("target")}
+            for repo in plan.get("repos") or []
+        ],
         "domains": [one.get("name") for one in network.get("domains") or []],
         "limits": {**(manifest.get("limits") or {}), "time_s": seconds},
         "time_left_s": max(0, seconds - gone) if seconds and gone is not None else None,
