@@ -2,17 +2,18 @@
 """Verdicts about the host: one good host, and what changes when one fact does (cases S6, F6, N2, N10)."""
 
 import dataclasses
+import re
 
 import pytest
 
 import asf_cli  # noqa: F401  gives the shared code its name
-from asf_lib.core import doctor
+from asf_lib.core import advisories, doctor, doctor_facts, doctor_network, doctor_repair
 from asf_lib.engine import hostfacts, hostprograms
 
 GOOD = doctor.Facts(
     uid=1000,
     user="ann",
-    kernel=(6, 1, 0),
+    kernel=(6, 1, 99),
     user_namespaces=True,
     cgroup="v2",
     controllers=("cpu", "memory", "pids"),
@@ -23,8 +24,8 @@ GOOD = doctor.Facts(
     run_dir_owner=1000,
     run_dir_mode=0o700,
     programs={
-        "podman": (4, 3, 1),
-        "crun": (1, 8, 1),
+        "podman": (5, 4, 2),
+        "crun": (1, 21),
         "conmon": (2, 1, 6),
         "slirp4netns": (1, 2, 0),
         "pasta": None,
@@ -39,7 +40,7 @@ GOOD = doctor.Facts(
     storage_driver="overlay",
     storage_native=True,
     storage_root="/home/ann/.local/share/containers/storage",
-    disk_free=50 << 30,
+    disks=tuple(doctor_facts.Disk(name, f"/{name}", 50 << 30) for name in ("store", "state", "cache")),
     podman_error="",
     stale_pause=False,
     tun="ok",
@@ -47,6 +48,13 @@ GOOD = doctor.Facts(
     resolvers=("192.0.2.53",),
     resolver=None,
     ipv6=True,
+    systemd=True,
+    linger=True,
+    kvm="ok",
+    hardware_virtualization=True,
+    selinux="",
+    leftovers=(),
+    apt=True,
 )
 
 
@@ -67,6 +75,11 @@ def programs(**changes):
     return {"programs": {**GOOD.programs, **changes}}
 
 
+def room(**free):
+    """The good host's disks with less room in those named, as keyword for judge()."""
+    return {"disks": tuple(dataclasses.replace(disk, free=free.get(disk.name, disk.free)) for disk in GOOD.disks)}
+
+
 BAD = [
     ("account", "fail", {"uid": 0, "run_dir_owner": 0}, "ordinary user"),
     ("kernel", "fail", {"kernel": (5, 4, 0)}, "5.11"),
@@ -81,8 +94,20 @@ BAD = [
     ("podman", "fail", programs(podman=(4, 2, 9)), "4.3"),
     ("newuidmap", "fail", programs(newuidmap=None), "apt-get install uidmap"),
     ("mmdebstrap", "fail", programs(mmdebstrap=None), "apt-get install mmdebstrap"),
-    ("crun", "fail", programs(crun=(1, 11)), "another release"),
-    ("crun", "fail", programs(crun=(1, 11, 0)), "another release"),
+    ("advisory-crun", "fail", programs(crun=(1, 11)), "newer crun"),
+    ("advisory-crun", "fail", programs(crun=(1, 11, 0)), "newer crun"),
+    ("advisory-crun", "warn", programs(crun=(1, 19, 1)), "newer crun"),
+    ("advisory-podman", "warn", programs(podman=(4, 3, 1)), "your distribution"),
+    ("advisory-runc", "fail", {"runtime": "runc", **programs(runc=(1, 1, 11))}, "newer runc"),
+    ("advisory-kernel", "fail", {"kernel": (5, 15, 24)}, "newer kernel"),
+    ("advisory-kernel", "warn", {"kernel": (6, 1, 75)}, "newer kernel"),
+    ("linger", "warn", {"linger": False}, "loginctl enable-linger ann"),
+    ("leftovers", "warn", {"leftovers": ("17-4711-0123abcd-x",)}, "asf-play prune"),
+    ("kvm", "warn", {"kvm": "missing"}, "modprobe kvm"),
+    ("kvm", "warn", {"kvm": "denied"}, "--groups kvm ann"),
+    ("kvm", "warn", {"kvm": "useless"}, "kernel's log"),
+    ("kvm", "warn", {"hardware_virtualization": False}, "hardware virtualization"),  # case K7
+    ("selinux", "warn", {"selinux": "enforcing"}, "container_file_t"),  # case F7
     ("runtime", "fail", programs(crun=None), "apt-get install crun"),
     ("runtime", "warn", {"runtime": "runc"}, 'runtime = "crun"'),
     ("uplink", "fail", programs(slirp4netns=None), "slirp4netns"),
@@ -96,8 +121,12 @@ BAD = [
     ("engine", "fail", {"podman_error": "disk on fire"}, "podman info"),
     ("storage", "fail", {"storage_driver": "vfs"}, 'driver = "overlay"'),
     ("storage", "warn", {"storage_native": False}, ".has-mount-program"),
-    ("disk", "warn", {"disk_free": 5 << 30}, "graphroot"),
-    ("disk", "fail", {"disk_free": 1 << 30}, "make room"),
+    ("disk-store", "warn", room(store=5 << 30), "graphroot"),
+    ("disk-store", "fail", room(store=1 << 30), "make room"),
+    ("disk-state", "warn", room(state=1 << 29), "XDG_STATE_HOME"),
+    ("disk-state", "fail", room(state=1 << 20), "XDG_STATE_HOME"),
+    ("disk-cache", "warn", room(cache=2 << 30), "XDG_CACHE_HOME"),
+    ("disk-cache", "fail", room(cache=1 << 29), "asf-play prune"),
     ("seccomp", "fail", {"seccomp": None}, "containers-common"),
     ("cgroup", "fail", {"cgroup": "hybrid"}, "unified_cgroup_hierarchy"),
     ("limits", "warn", {"controllers": ("memory", "pids")}, "Delegate="),
@@ -118,6 +147,69 @@ def test_bad_fact_fails_its_check_alone_and_names_the_remedy(check, state, chang
     assert doctor.ready(list(found.values())) == (state != "fail")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"linger": None},
+        {"selinux": "permissive"},
+        {"kernel": (5, 15, 0)},  # a distribution's own number: it does not say what is repaired
+        programs(runc=(1, 0)),  # Podman does not use it
+        {"kernel": (6, 2, 0)},
+    ],
+)
+def test_what_is_no_reason_to_complain(changes):
+    assert {verdict.state for verdict in judge(**changes).values()} == {"ok"}
+
+
+def test_the_list_of_advisories_says_how_old_it_is():
+    assert re.fullmatch(r"known ones up to 20\d\d-\d\d-\d\d; looked up offline", judge()["advisories"].why)
+
+
+def test_every_range_of_an_advisory_ends_after_it_begins():
+    for entry in advisories.ADVISORIES:
+        assert all(first < repaired for first, repaired in entry.affected), entry.id
+        assert entry not in advisories.known(entry.program, entry.affected[-1][1]), entry.id
+
+
+def fixes(**changes):
+    """The commands that repair the good host with `changes`, as one text each; what needs root begins with #."""
+    facts = dataclasses.replace(GOOD, **changes)
+    found = doctor_repair.repairs(facts, doctor.verdicts(facts))
+    return ["# " * repair.root + " ".join(repair.command) for repair in found]
+
+
+def test_a_good_host_needs_no_repair():
+    assert fixes() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "commands"),
+    [
+        (
+            programs(ip=None, crun=None, newuidmap=None),
+            ["# apt-get install --yes --no-install-recommends uidmap iproute2 crun"],
+        ),
+        (programs(ip=None) | {"apt": False}, []),
+        (programs(slirp4netns=None), ["# apt-get install --yes --no-install-recommends passt"]),
+        (
+            {"subuids": 0},
+            ["# usermod --add-subuids 165536-231071 --add-subgids 165536-231071 ann", "podman system migrate"],
+        ),
+        ({"run_dir": None, "linger": False}, ["# loginctl enable-linger ann"]),  # once
+        ({"run_dir": None, "systemd": False, "linger": None}, ["# install -d -m 0700 -o ann /run/user/1000"]),
+        ({"tun": "missing"}, ["# modprobe tun"]),
+        ({"tun": "denied"}, ["# chmod 0666 /dev/net/tun"]),
+        ({"kvm": "denied"}, ["# usermod --append --groups kvm ann"]),
+        ({"kvm": "missing"}, []),  # which module it takes is a matter of the CPU
+        ({"leftovers": ("17-4711-0123abcd-x",)}, ["asf-play prune --only runs --yes"]),
+        ({"storage_driver": "vfs"}, []),  # the store would have to be made again
+        (programs(podman=(4, 2)), []),
+    ],
+)
+def test_what_commands_repair(changes, commands):
+    assert fixes(**changes) == commands
+
+
 def test_limits_say_which_one_does_not_bite():
     verdict = judge(controllers=("memory",))["limits"]
     assert verdict.found == "no controller for pids, cpu"
@@ -136,7 +228,7 @@ def test_limits_say_which_one_does_not_bite():
     ],
 )
 def test_uplink_helper(podman, pasta, slirp, helper):
-    assert doctor.uplink_helper({"podman": podman, "pasta": pasta, "slirp4netns": slirp}) == helper
+    assert doctor_network.uplink_helper({"podman": podman, "pasta": pasta, "slirp4netns": slirp}) == helper
 
 
 def test_n2_resolver_of_config_wins():
@@ -178,7 +270,9 @@ def test_versions(program, told, version):
 def test_facts_of_this_host_can_be_judged():
     facts = hostfacts.collect()
     assert doctor.verdicts(facts)
-    assert facts.disk_free > 0
+    assert [disk.name for disk in facts.disks] == ["store", "state", "cache"]
+    assert all(disk.free > 0 for disk in facts.disks)
+    assert facts.kvm in ("ok", "missing", "denied", "useless") and facts.selinux in ("", "permissive", "enforcing")
 
 
 def test_plan_facts_have_the_fields_of_the_plan():

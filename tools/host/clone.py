@@ -10,6 +10,10 @@ _INPUTS = (
     "tools/host",
     "requirements",
     "plugins/module_utils/core/doctor.py",
+    "plugins/module_utils/core/doctor_engine.py",
+    "plugins/module_utils/core/doctor_kernel.py",
+    "plugins/module_utils/core/doctor_network.py",
+    "plugins/module_utils/core/doctor_user.py",
     "plugins/module_utils/engine/hostfacts.py",
     "plugins/module_utils/engine/hostprograms.py",
 )

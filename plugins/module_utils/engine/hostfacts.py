@@ -6,7 +6,10 @@ Nothing here raises for a host that lacks something: what is not there is a fact
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import pwd
@@ -19,11 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
 
-from ..core.doctor import Facts, Version, loopback, uplink_helper
-from . import hostprograms, podman
+from ..core.doctor_facts import Disk, Facts, Version
+from ..core.doctor_network import loopback, uplink_helper
+from ..core.errors import HostError
+from . import dirs, hostprograms, podman, rundirs
 
 _SECCOMP = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
 _CLONE_NEWUSER = 0x10000000
+_KVM_CREATE_VM = 0xAE01
 
 
 def collect(resolver: Optional[str] = None) -> Facts:
@@ -38,7 +44,7 @@ def collect(resolver: Optional[str] = None) -> Facts:
     return Facts(
         uid=os.getuid(),
         user=_user(),
-        kernel=hostprograms.numbers(os.uname().release),
+        kernel=_kernel(os.uname()),
         user_namespaces=_userns_works(),
         cgroup=cgroup(),
         controllers=controllers(),
@@ -54,7 +60,7 @@ def collect(resolver: Optional[str] = None) -> Facts:
         storage_driver=store.get("graphDriverName", ""),
         storage_native=(store.get("graphStatus") or {}).get("Native Overlay Diff") == "true",
         storage_root=root,
-        disk_free=_free(root),
+        disks=_disks(root),
         podman_error=problem,
         stale_pause=_stale_pause(directory),
         tun=_tun(),
@@ -62,6 +68,13 @@ def collect(resolver: Optional[str] = None) -> Facts:
         resolvers=tuple(resolvers()),
         resolver=resolver,
         ipv6=any(":" in a for a in addresses()),
+        systemd=_systemd(),
+        linger=_linger(_user()) if _systemd() else None,
+        kvm=_kvm(),
+        hardware_virtualization=_virtualization(),
+        selinux={"1": "enforcing", "0": "permissive"}.get(_read("/sys/fs/selinux/enforce").strip(), ""),
+        leftovers=tuple(_leftovers()),
+        apt=hostprograms.program("apt-get") is not None,
         addresses=tuple(addresses()),
         routes=tuple(routes()),
     )
@@ -153,6 +166,33 @@ def _own_cgroup() -> str:
     return next((row[3:] for row in _read("/proc/self/cgroup").splitlines() if row.startswith("0::")), "/")
 
 
+def _kernel(told: os.uname_result) -> Version:
+    """The stable release. Debian's own number (``6.1.0-18``) does not say it, its version does."""
+    debian = re.search(r"Debian (\d+\.\d+\.\d+)", told.version)
+    return hostprograms.numbers(debian.group(1) if debian else told.release)
+
+
+def _kvm() -> str:
+    """``ok``, ``missing``, ``denied`` or ``useless``: a machine is really made, and dropped at once."""
+    try:
+        device = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        return "missing" if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO) else "denied"
+    try:
+        os.close(fcntl.ioctl(device, _KVM_CREATE_VM, 0))
+    except OSError:
+        return "useless"
+    finally:
+        os.close(device)
+    return "ok"
+
+
+def _virtualization() -> bool:
+    """Only x86 says it in the CPU's flags; elsewhere it is not known to be missing."""
+    flags = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return flags is None or bool({"vmx", "svm"} & set(flags.group(1).split()))
+
+
 def _tun() -> str:
     if not Path("/dev/net/tun").exists():
         return "missing"
@@ -167,6 +207,22 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def _systemd() -> bool:
+    return os.path.isdir("/run/systemd/system")
+
+
+def _linger(user: str) -> bool:
+    """logind's own mark; asking `loginctl` needs its bus, which a session without a login does not have."""
+    return os.path.exists(f"/var/lib/systemd/linger/{user}")
+
+
+def _leftovers() -> list[str]:
+    try:
+        return [path.name for path in rundirs.dead(rundirs.base())]
+    except HostError:  # there is no run directory, which is a check of its own
+        return []
 
 
 def _subordinate(kind: str) -> int:
@@ -204,6 +260,13 @@ def _stale_pause(directory: Optional[str]) -> bool:
     """True when Podman's pid file names a process that is gone."""
     text = _read(f"{directory}/libpod/tmp/pause.pid").strip() if directory else ""
     return text.isdigit() and not Path("/proc", text).exists()
+
+
+def _disks(store: str) -> tuple[Disk, ...]:
+    places = {"store": store}
+    with contextlib.suppress(HostError):  # no home: the store's check fails, too
+        places.update(state=str(dirs.state_dir()), cache=str(dirs.cache_dir()))
+    return tuple(Disk(name, path, _free(path)) for name, path in places.items())
 
 
 def _free(path: str) -> int:

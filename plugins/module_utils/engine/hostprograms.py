@@ -11,13 +11,14 @@ import subprocess
 from collections.abc import Mapping
 from typing import Optional
 
-from ..core.doctor import Version
+from ..core.doctor_facts import Version
 from . import podman, trust
 
 #: program -> argument that makes it tell its version; None where existence is all that matters
 PROGRAMS: Mapping[str, Optional[str]] = {
     "podman": "--version",
     "crun": "--version",
+    "runc": "--version",
     "conmon": "--version",
     "slirp4netns": "--version",
     "pasta": "--version",

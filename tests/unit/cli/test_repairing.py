@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""``doctor --fix``: root names an account, runs what needs root and nothing else, and tells each command."""
+
+import argparse
+import dataclasses
+import json
+import os
+import pwd
+
+import pytest
+
+import asf_cli  # noqa: F401  gives the shared code its name
+from asf_cli import repairing
+from asf_cli.commands import doctor as command
+from asf_cli.errors import CliError
+from asf_lib.core import doctor, doctor_facts, doctor_repair
+from asf_lib.engine import hostfacts
+
+
+def test_only_root_acts_for_another_account():
+    request = argparse.Namespace(fix=False, account="ann", json=False)
+    with pytest.raises(CliError, match="only root"):
+        command.run(request)
+
+
+@pytest.mark.parametrize(
+    ("named", "env", "message"),
+    [
+        (None, {}, "none is named"),
+        ("no-such-account", {}, "no such account"),
+        ("root", {}, "do not run as root"),
+        (None, {"SUDO_USER": "root"}, "do not run as root"),
+    ],
+)
+def test_whose_host_it_is_must_be_known(named, env, message):
+    with pytest.raises(CliError, match=message):
+        repairing.account(named, env)
+
+
+def test_who_called_sudo_is_meant():
+    me = pwd.getpwuid(os.getuid())
+    if me.pw_uid:
+        assert repairing.account(None, {"SUDO_USER": me.pw_name, "ASF_ACCOUNT": "other"}) == me
+
+
+def test_every_command_is_told_and_a_failing_one_stops_none(tmp_path):
+    mark, told = tmp_path / "mark", []
+    repairs = [
+        doctor_repair.Repair("a", ("sh", "-c", "echo out of order; exit 3")),
+        doctor_repair.Repair("b", ("no-such-program",)),
+        doctor_repair.Repair("c", ("touch", str(mark))),
+        doctor_repair.Repair("d", ("touch", str(tmp_path / "never")), root=False),
+    ]
+    done = repairing.carry_out(repairs, told.append)
+    assert [row["rc"] for row in done] == [3, 127, 0, None]
+    assert mark.exists() and not (tmp_path / "never").exists()
+    assert [line for line in told if "running" in line] == [
+        "a: running `sh -c echo out of order; exit 3`",
+        "b: running `no-such-program`",
+        f"c: running `touch {mark}`",
+    ]
+    assert "a: failed (3): out of order" in told
+
+
+def test_facts_survive_the_way_from_the_account_to_root():
+    facts = hostfacts.collect()
+    again = doctor_facts.of(json.loads(json.dumps(dataclasses.asdict(facts))))
+    assert again == facts and doctor.verdicts(again) == doctor.verdicts(facts)
+
+
+@pytest.mark.parametrize("data", [{}, [], {"programs": {}, "kernel": ["x"]}])
+def test_what_is_no_facts_is_refused(data):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        doctor_facts.of(data)
