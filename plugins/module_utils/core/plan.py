@@ -267,7 +267,7 @@ def _ca_mounts(draft: _Draft) -> List[Mount]:
 
 
 def _caddy(draft: _Draft) -> Spec:
-    limits = _limits(draft, "caddy")
+    limits, cable = _limits(draft, "caddy"), draft.topology.agent.far.interface
     secrets = [(draft.name("token"), "asf-token"), (draft.name("master"), "asf-master")] if draft.brokered else []
     return Spec(
         "caddy",
@@ -278,7 +278,7 @@ def _caddy(draft: _Draft) -> Spec:
         "nomap",
         "caddy",
         ["/asf/gate"],
-        ["supervise", "caddy", "--", "/caddy", "run", "/asf/caddy/caddy.json"],
+        ["supervise", "caddy", "--while", cable, "--", "/caddy", "run", "/asf/caddy/caddy.json"],
         draft.run("seccomp-enforcer.json"),
         limits,
         [
@@ -321,7 +321,7 @@ def _broker(draft: _Draft) -> Spec:
         "nomap",
         "broker",
         ["/asf/gate"],
-        ["supervise", "broker", "--", "python3", "/asf/broker/launch.py"],
+        ["supervise", "broker", "--while", cable.near.interface, "--", "python3", "/asf/broker/launch.py"],
         draft.run("seccomp-enforcer.json"),
         limits,
         [

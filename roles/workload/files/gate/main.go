@@ -3,7 +3,9 @@
 // Command gate is PID 1 of every container that ASF starts (and will be the init of a microVM's guest).
 //
 //	gate run [--plan FILE]              PID 1 of a workload: probe from inside, report, wait for go, start the workload
-//	gate supervise NAME -- CMD [ARG...] PID 1 of Caddy and of the broker: restart CMD, reap, stop on request
+//	gate supervise NAME [--while INTERFACE] -- CMD [ARG...]
+//	                                    PID 1 of Caddy and of the broker: restart CMD, reap; stop on request, and when
+//	                                    the cable to who needs it is gone
 //	gate probe [--plan FILE]            the inside probes on a live session; one JSON report on standard output
 //	gate exec [--plan FILE] -- CMD ...  replace itself by CMD with the planned environment
 //	gate version
@@ -53,8 +55,8 @@ func main() {
 }
 
 func usage() int {
-	fmt.Fprintln(os.Stderr, "usage: gate run [--plan FILE] | supervise NAME -- CMD [ARG...] | probe [--plan FILE] |"+
-		" exec [--plan FILE] -- CMD [ARG...] | version")
+	fmt.Fprintln(os.Stderr, "usage: gate run [--plan FILE] | supervise NAME [--while INTERFACE] -- CMD [ARG...] |"+
+		" probe [--plan FILE] | exec [--plan FILE] -- CMD [ARG...] | version")
 	return exitUsage
 }
 

@@ -12,10 +12,9 @@ import (
 )
 
 const (
-	backoffStep  = 200 * time.Millisecond
-	backoffMax   = 5 * time.Second
-	steadyAfter  = 10 * time.Second // a child that lived this long starts the backoff anew
-	superviseMin = 3                // NAME -- CMD
+	backoffStep = 200 * time.Millisecond
+	backoffMax  = 5 * time.Second
+	steadyAfter = 10 * time.Second // a child that lived this long starts the backoff anew
 )
 
 // killAfter is the time between TERM and KILL; tests shorten it.
@@ -40,13 +39,27 @@ type supervisor struct {
 	argv    []string
 	out     io.Writer
 	signals watched
+	cable   string          // the interface without which there is nothing to do
+	gone    <-chan struct{} // closed when that one is gone; nil when there is none to watch
 	starts  int
 	failed  int // starts since the child was last steady
 	began   time.Time
 }
 
+// superviseArgs reads NAME [--while INTERFACE] -- CMD [ARG...].
+func superviseArgs(args []string) (name, cable string, argv []string, ok bool) {
+	if len(args) >= 3 && args[1] == "--while" {
+		cable, args = args[2], append([]string{args[0]}, args[3:]...)
+	}
+	if len(args) < 3 || args[1] != "--" || args[0] == "" {
+		return "", "", nil, false
+	}
+	return args[0], cable, args[2:], true
+}
+
 func superviseRole(args []string, _ atStart) int {
-	if len(args) < superviseMin || args[1] != "--" || args[0] == "" {
+	name, cable, argv, ok := superviseArgs(args)
+	if !ok {
 		return usage()
 	}
 	if err := harden(); err != nil {
@@ -55,7 +68,14 @@ func superviseRole(args []string, _ atStart) int {
 	// The execute-only program made this process undumpable; here nobody is to be kept out, and the operator's own
 	// `podman exec` needs access to its namespaces (prctl(2), PR_SET_DUMPABLE).
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 1, 0)
-	s := &supervisor{name: args[0], argv: args[2:], out: os.Stdout, signals: watchSignals()}
+	s := &supervisor{name: name, argv: argv, out: os.Stdout, signals: watchSignals(), cable: cable}
+	if cable != "" {
+		gone, err := watchCable(cable)
+		if err != nil {
+			return complain(exitInternal, "cannot watch its cable: %v", err)
+		}
+		s.gone = gone
+	}
 	return s.run()
 }
 
@@ -67,11 +87,17 @@ func (s *supervisor) run() int {
 		} else if status, stopped := s.attend(pid); stopped {
 			return stoppedCode(status)
 		}
-		if s.pause() {
-			s.say("stop", 0, "between two starts")
+		if why := s.pause(); why != "" {
+			s.say("stop", 0, why)
 			return 0
 		}
 	}
+}
+
+// lost is why the supervisor stops by itself: who was at the other end of its cable has ended, and with that one the
+// reason to run. So a session whose workload ended holds nothing running, although nobody is there to close it.
+func (s *supervisor) lost() string {
+	return "cable " + s.cable + " is gone"
 }
 
 func (s *supervisor) start() (int, error) {
@@ -93,6 +119,14 @@ func (s *supervisor) start() (int, error) {
 // attend waits for the child's end and says whether that end was asked for.
 func (s *supervisor) attend(pid int) (status syscall.WaitStatus, stopped bool) {
 	var kill <-chan time.Time
+	gone := s.gone
+	stop := func(why string) {
+		if !stopped {
+			stopped, kill = true, time.After(killAfter)
+			s.say("stop", pid, why)
+		}
+		syscall.Kill(-pid, syscall.SIGTERM)
+	}
 	for {
 		if status, ended := reap(pid, false); ended {
 			syscall.Kill(-pid, syscall.SIGKILL) // what it left behind would hold its listeners
@@ -103,14 +137,13 @@ func (s *supervisor) attend(pid int) (status syscall.WaitStatus, stopped bool) {
 		case <-s.signals.children:
 		case <-kill:
 			syscall.Kill(-pid, syscall.SIGKILL)
+		case <-gone:
+			gone = nil
+			stop(s.lost())
 		case sig := <-s.signals.others:
 			switch {
 			case sig == syscall.SIGTERM || sig == syscall.SIGINT:
-				if !stopped {
-					stopped, kill = true, time.After(killAfter)
-					s.say("stop", pid, "")
-				}
-				syscall.Kill(-pid, syscall.SIGTERM)
+				stop("")
 			case !notForwarded[sig]:
 				syscall.Kill(pid, sig.(syscall.Signal))
 			}
@@ -118,8 +151,8 @@ func (s *supervisor) attend(pid int) (status syscall.WaitStatus, stopped bool) {
 	}
 }
 
-// pause waits before the next start, a little longer each time, and says whether a stop came meanwhile.
-func (s *supervisor) pause() (stop bool) {
+// pause waits before the next start, a little longer each time; it says why there is to be none, when there is not.
+func (s *supervisor) pause() (stop string) {
 	if time.Since(s.began) >= steadyAfter {
 		s.failed = 0
 	}
@@ -129,12 +162,14 @@ func (s *supervisor) pause() (stop bool) {
 	for {
 		select {
 		case <-wait.C:
-			return false
+			return ""
+		case <-s.gone:
+			return s.lost()
 		case <-s.signals.children:
 			reap(0, false)
 		case sig := <-s.signals.others:
 			if sig == syscall.SIGTERM || sig == syscall.SIGINT {
-				return true
+				return "between two starts"
 			}
 		}
 	}
