@@ -15,7 +15,7 @@ from typing import Any
 START = "start"
 _RESULTS = ("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped")
 _ITEMS = ("runner_item_on_ok", "runner_item_on_failed")
-_ACCUMULATED = ("warnings",)
+_ACCUMULATED = ("warnings", "notes", "swept")
 #: Returned beside ``asf`` for the playbook's own use, and needed here too.
 _BESIDE = ("nonce", "live")
 _TEXT_LIMIT = 4000

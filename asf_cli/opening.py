@@ -102,6 +102,8 @@ def _attached(request: argparse.Namespace, reporter: play.Reporter, held: Held) 
     if terminal:
         reporter.progress.line(f"attached; {attach.DETACH_KEYS.replace(',', ' ')} leaves the session running")
     reporter.progress.flush()
+    if held.live:
+        held.join()
     streams = attach.Streams(stdin=terminal or held.wants_stdin(), quiet_stdout=request.json)
     return attach.attach(held.podman, target, streams, None if held.live else held.go)
 
@@ -190,6 +192,13 @@ class Held:
         terminal, from which a service would steal what the user types next."""
         agent = next(item for item in self.plan["containers"] if item["role"] == "agent")
         return "--interactive" in agent.get("args", []) and not sys.stdin.isatty()
+
+    def join(self) -> None:
+        """Say in the record of a live session who attends it now, so that nobody else closes it when it ends."""
+        from asf_lib.engine import state
+
+        with state.lock(self.session):
+            state.join(self.session)
 
     def go(self) -> None:
         """Let the gate start the workload, and record the session as live."""

@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Reporter:
         self._redactor: Any = None
         self._verbosity = request.verbosity
         self._diff = diff
-        self._warned = 0
+        self._told = {"warnings": 0, "notes": 0}
         progress.phase("start", "Ansible", self.outcome.began)
 
     def event(self, event: Mapping[str, Any]) -> None:
@@ -48,16 +48,18 @@ class Reporter:
         phase = self.outcome.feed(event, now)
         if phase is not None and phase.name != "start":
             self.progress.phase(phase.name, phase.text, phase.began)
-        self._warnings()
+        self._tell("notes", render.note)
+        self._tell("warnings", render.warning)
         if self._verbosity or (self._diff and event.get("event") == "runner_on_file_diff"):
             for line in str(event.get("stdout") or "").splitlines():
                 self.progress.line(render.safe(line, 2000))
 
-    def _warnings(self) -> None:
-        known = self.outcome.asf.get("warnings", [])
-        for text in known[self._warned :]:
-            self.progress.line(render.warning(text, self.progress.style))
-        self._warned = len(known)
+    def _tell(self, key: str, line: Callable[[object, render.Style], str]) -> None:
+        """Show what has come to a list since the last event."""
+        known = self.outcome.asf.get(key, [])
+        for text in known[self._told[key] :]:
+            self.progress.line(line(text, self.progress.style))
+        self._told[key] = len(known)
 
 
 def redactor(asf_home: str | None) -> Any:

@@ -163,6 +163,11 @@ def warning(text: object, style: Style) -> str:
     return f"{style.paint('warning:', 'yellow')} {safe(text, 800)}"
 
 
+def note(text: object, style: Style) -> str:
+    """Something that was done beside what was asked for."""
+    return f"{style.paint('note:', 'bold')} {safe(text, 800)}"
+
+
 def result(asf: Mapping[str, Any], style: Style, evidence: bool) -> list[str]:
     """What a run of a playbook found: probes, sessions, the cleanup, where the evidence lies."""
     lines: list[str] = []
@@ -186,7 +191,7 @@ def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
         return ["no session owns anything"]
     head = ("session", "state", "age", "mode", "isolation", "requests", "denied")
     cells = [
-        [row.get(key) for key in ("session", "state")]
+        [row.get("session"), _state(row)]
         + [span(row.get("age_s"))]
         + [row.get(key) for key in ("mode", "isolation", "requests", "denied")]
         for row in rows
@@ -195,6 +200,12 @@ def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     for row in rows:
         lines += [f"{safe(row.get('session'), 130)}: {safe(reason, 300)}" for reason in row.get("reasons") or []]
     return lines
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """The state's word; of a workload that ended, with its exit code."""
+    code = row.get("exit_code")
+    return str(row.get("state")) + ("" if code is None else f" ({code})")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], style: Style) -> list[str]:

@@ -119,7 +119,7 @@ actions:
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from ansible_collections.asf.sandbox.plugins.module_utils.engine import planning  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import planning, sweep  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
 SPEC = {
@@ -142,11 +142,13 @@ RULES = {}
 
 
 def work(params, check_mode, diff):
-    """The module's result."""
-    result = planning.plan_session(Podman(), planning.Inputs(**params), check_mode)
+    """The module's result. Ended sessions are closed first: one may hold the tree that this one wants."""
+    podman = Podman()
+    swept = [] if check_mode else sweep.ended(podman, but=f"{params['agent']}.{params['session']}")
+    result = planning.plan_session(podman, planning.Inputs(**params), check_mode)
     plan = result.doc.plan
     return {
-        "changed": result.changed,
+        "changed": result.changed or bool(swept),
         "plan": result.doc.path,
         "session": result.doc.session,
         "live": result.live,
@@ -160,6 +162,8 @@ def work(params, check_mode, diff):
             "live": result.live,
             "evidence": result.evidence,
             "warnings": result.warnings,
+            "notes": [*(one.line() for one in swept), *result.notes],
+            "swept": [one.as_dict() for one in swept],
             "interactive": plan["workload"]["interactive"],
             "tty": plan["workload"]["tty"],
         },

@@ -56,6 +56,7 @@ asf:
     restarts: {description: Restarts of Caddy and of the broker., type: dict}
     evidence: {description: The evidence folder., type: str}
     head: {description: Head of the evidence's chain of digests., type: str}
+    swept: {description: Other sessions whose workload had ended and which were closed., type: list, elements: dict}
 asf_error:
   description: What went wrong, as C(file), C(key), C(message), C(remedy), C(line), C(found), C(code).
   returned: failure
@@ -67,7 +68,7 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module
 from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import PlanError
-from ansible_collections.asf.sandbox.plugins.module_utils.engine import dirs, teardown
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import dirs, sweep, teardown
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman
 
 SPEC = {"session": {"type": "str"}, "plan": {"type": "path"}}
@@ -104,12 +105,20 @@ def result_of(report):
 
 
 def work(params, check_mode, diff):
-    """The module's result. Raises LeftError, with the report, when something is left."""
+    """The module's result. Raises LeftError, with the report, when something is left.
+
+    Other sessions whose workload has ended are closed as well, once this one is.
+    """
+    podman, session = Podman(), session_of(params)
     try:
-        return result_of(teardown.teardown(Podman(), session_of(params), check=check_mode))
+        result = result_of(teardown.teardown(podman, session, check=check_mode))
     except teardown.LeftError as error:
         error.extra = result_of(error.report)
         raise
+    swept = [] if check_mode else sweep.ended(podman, but=session)
+    result["changed"] = result["changed"] or bool(swept)
+    result["asf"].update(notes=[one.line() for one in swept], swept=[one.as_dict() for one in swept])
+    return result
 
 
 def main():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,20 @@ def shared_listener(plan: Plan) -> None:
     rendered(plan, "caddy/caddy.json")["apps"]["http"]["servers"]["l1"]["listen"].append(":9999")
 
 
+def strayed(role: str, interface: str, other: str) -> Callable[[dict[str, int]], None]:
+    """N3: the cable of that interface is put aside, and one that looks alike leads into another container."""
+
+    def act(pids: dict[str, int]) -> None:
+        script = (
+            f"ip link set {interface} down; ip link set {interface} name aside0; "
+            f"ip link add {interface} arp off type veth peer name stray0 netns {pids[other]}; "
+            f"ip link set {interface} up"
+        )
+        wire_sh(pids[role], script)
+
+    return act
+
+
 def names_of_the_host(plan: Plan) -> None:
     without(plan, "caddy", "--hostname=caddy")
     instead(plan, "caddy", "--uts=private", "--uts=host")
@@ -104,6 +119,8 @@ CASES = [
         "agent-neighbours",
         after_wire=sh("agent", "ip neigh replace 198.18.0.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0"),
     ),
+    case("cable-to-the-broker", "agent-peers", brokered=True, after_wire=strayed("agent", "eth0", "broker")),
+    case("caddys-cable-to-the-broker", "caddy-peers", brokered=True, after_wire=strayed("caddy", "agent0", "broker")),
     case("ipv6-on", "agent-ipv6", lambda plan: without(plan, "agent", *IPV6_OFF)),
     case("no-rules", "caddy-rules", after_wire=sh("caddy", "nft flush ruleset")),
     case("a-rule-more", "caddy-rules", after_wire=sh("caddy", NFT)),
@@ -173,6 +190,28 @@ def test_f2_a_granted_folder_that_was_swapped_after_mounting_fails(home: Home, t
         assert run.verdict("agent-mount-roots") == "fail", run
 
 
+@pytest.mark.parametrize("kind", ["net", "ipc"])
+def test_n3_a_process_of_another_container_in_its_namespaces_fails(kind: str, home: Home) -> None:
+    home.agent("outside", PLAIN)
+    lodgers: list[subprocess.Popen[str]] = []
+
+    def move_in(pids: dict[str, int]) -> None:
+        # A container is what has a pid namespace of its own; the helper that made it is the operator's.
+        argv = ["nsenter", f"--{kind}=/proc/{pids['agent']}/ns/{kind}", "--", "unshare", "--pid", "--fork"]
+        argv = ["podman", "unshare", *argv, "sh", "-c", "echo in; exec sleep 120"]
+        lodgers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True))
+        assert lodgers[0].stdout is not None and lodgers[0].stdout.readline() == "in\n"
+
+    try:
+        with mutated(home, "outside", after_wire=move_in) as run:
+            assert run.verdict("agent-alone") == "fail" and run.verdict("caddy-alone") == "pass", run
+            assert kind in run.evidence("agent-alone"), run
+    finally:
+        for one in lodgers:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+
+
 def test_n8_the_hosts_own_address_behind_a_missing_rule_is_seen_open(home: Home) -> None:
     home.agent("outside", PLAIN)
     opened = sh("caddy", "nft insert rule inet asf output accept")
@@ -229,6 +268,7 @@ MUTATIONS: dict[str, list[str]] = {}
 for _case in CASES:
     for _probe in _case.expect:
         MUTATIONS.setdefault(_probe.partition("-")[2], []).append(f"test_mutation[{_case.name}]")
+MUTATIONS["alone"] = ["test_n3_a_process_of_another_container_in_its_namespaces_fails[net]"]
 MUTATIONS["mount-roots"] = ["test_f2_a_granted_folder_that_was_swapped_after_mounting_fails"]
 MUTATIONS["aliases"] = ["test_n8_the_hosts_own_address_behind_a_missing_rule_is_seen_open"]
 MUTATIONS["identity"] = ["test_a_process_that_is_not_the_one_chosen_at_init_fails"]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from asf_lib.engine import observe
+from asf_lib.engine import apart, observe
 from asf_lib.engine.podman import Result
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -65,6 +65,39 @@ def test_a_file_without_end_and_a_link(tmp_path, monkeypatch):
         observe._read(str(tmp_path / "large"))
     with pytest.raises(OSError):
         observe._read(str(tmp_path / "link"))
+
+
+def test_N3_who_else_lives_in_a_namespace():
+    """The caller's own pid namespace is the operator's: what lives there is no other container."""
+    (found,) = apart.neighbours({"agent": os.getpid()}).values()
+    assert found["seen"] is True and found["strangers"] == []
+    (gone,) = apart.neighbours({"agent": 2**22 + 1}).values()
+    assert gone == {"seen": False, "others": 0, "strangers": []}
+
+
+def test_N3_a_stranger_is_told_from_a_descendant(monkeypatch):
+    """Pid 5 made a pid namespace below the container's own; 6 belongs to another container, and shares its network."""
+
+    def ns(pid, net):
+        return {kind: f"{kind}:[{net if kind == 'net' else pid}]" for kind in observe.SEPARATE}
+
+    known = {1: ns("host", "host"), 4: ns("a", "a"), 5: ns("a2", "a"), 6: ns("b", "a"), 7: ns("c", "c")}
+    monkeypatch.setattr(apart, "_processes", lambda: known.items())
+    monkeypatch.setattr(apart.os, "readlink", lambda path: "pid:[host]")
+    monkeypatch.setattr(apart.procs, "parent", {4: 1, 5: 4, 6: 1, 7: 1, 1: None}.get)
+    assert apart.neighbours({"agent": 4}) == {"agent": {"seen": True, "others": 3, "strangers": ["6 net"]}}
+
+
+def test_N3_namespace_numbers_are_read_as_the_kernel_writes_them():
+    head = (28).to_bytes(4, "little") + (88).to_bytes(2, "little") + bytes(10) + bytes(4)
+    assert apart._answer(head + b"\x08\x00\x01\x00" + (3).to_bytes(4, "little")) == 3
+    assert apart._answer(head + b"\x08\x00\x01\x00" + (-1).to_bytes(4, "little", signed=True)) == -1
+    refused = head[:4] + (2).to_bytes(2, "little") + bytes(10) + (-3).to_bytes(4, "little", signed=True)
+    with pytest.raises(OSError):
+        apart._answer(refused)
+    for wrong in (head, head[:4] + (3).to_bytes(2, "little") + bytes(14)):
+        with pytest.raises(ValueError):
+            apart._answer(wrong)
 
 
 def test_own_namespaces_and_status():

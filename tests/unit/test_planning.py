@@ -148,7 +148,7 @@ def test_two_opens_at_once_do_not_both_get_the_tree(tree: str, monkeypatch: pyte
     begin = state.begin
     monkeypatch.setattr(planning, "compute", compute)
     monkeypatch.setattr(planning.inventory, "Inventory", lambda podman: Found())
-    monkeypatch.setattr(planning, "_view", lambda *_: None)
+    monkeypatch.setattr(planning, "_row", lambda *_: {})
     monkeypatch.setattr(planning, "_missing_volumes", lambda *_: [])
     monkeypatch.setattr(state, "begin", lambda *a, **k: (threading.Event().wait(0.1), begin(*a, **k))[1])
     ends: list[str] = []

@@ -89,6 +89,11 @@ def observe(plan, role):
             {"dev": o["interface"], "dst": p["ip"], "lladdr": p["mac"], "state": ["PERMANENT"]} for o, p in own
         ],
         "nft": copy.deepcopy(plan["wiring"]["nft"][0]["rules"]) if role == "caddy" else [],
+        "cables": {
+            o["interface"]: {"netns": ROLES.index(p["role"]), "roles": {r: i for i, r in enumerate(ROLES)}}
+            for o, p in own
+        },
+        "neighbourhood": {"seen": True, "others": 5, "strangers": []},
         "ip_forward": "0",
         "ipv6_disabled": "1",
         "pid": 10,
@@ -181,6 +186,12 @@ BREAKS = [
     ("caddy-rules", put(["caddy", "nft"], [])),  # L7
     ("caddy-rules", add(["caddy", "nft"], {"rule": {"chain": "input", "expr": [{"accept": None}]}})),
     ("agent-rules", add(["agent", "nft"], {"table": {"name": "x"}})),
+    ("agent-peers", put(["agent", "cables", "eth0", "netns"], 1)),  # N3: it leads to the broker
+    ("agent-peers", put(["agent", "cables", "eth0", "netns"], 7)),  # N3: to another session's Caddy, which looks alike
+    ("agent-peers", put(["agent", "cables", "eth0", "netns"], None)),  # into its own namespace
+    ("agent-peers", put(["agent", "cables"], {})),
+    ("caddy-peers", put(["caddy", "cables", "broker0", "roles", "broker"], -1)),  # no cable leads there at all
+    ("broker-alone", put(["broker", "neighbourhood", "strangers"], ["77 net"])),  # N3
     ("caddy-forwarding", put(["caddy", "ip_forward"], "1")),
     ("agent-identity", put(["agent", "pid"], 11)),
     ("agent-identity", put(["agent", "ns", "net"], "net:[3]")),
@@ -225,6 +236,12 @@ def test_l6_an_alias_without_a_positive_sign_of_refusal_is_inconclusive(world, r
     plan, seen = world
     seen["caddy"]["aliases"]["198.18.1.2:443"] = result
     assert verdicts(plan, seen)["caddy-aliases"] == "inconclusive"
+
+
+def test_l6_not_to_have_seen_itself_is_not_to_have_looked(world):
+    plan, seen = world
+    seen["agent"]["neighbourhood"]["seen"] = False
+    assert verdicts(plan, seen)["agent-alone"] == "inconclusive"
 
 
 @pytest.mark.parametrize("role", ROLES)

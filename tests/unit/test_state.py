@@ -249,8 +249,8 @@ def test_labels_that_are_no_session_are_ignored(env: dict[str, str]) -> None:
 
 
 def test_details_of_inspect() -> None:
-    found = details("abc 137 true k8s-file /a b/ctr.log\ndef 0 false journald \nError: no such container\n\n")
-    assert found["abc"] == (137, True, "/a b/ctr.log") and found["def"] == (0, False, "") and len(found) == 2
+    found = details("abc 137 true 17 k8s-file /a b/ctr.log\ndef 0 false -9 journald \nError: no such container\n\n")
+    assert found["abc"] == (137, True, 17, "/a b/ctr.log") and found["def"] == (0, False, -9, "") and len(found) == 2
 
 
 def _hold(env: dict[str, str], ready: Any) -> None:

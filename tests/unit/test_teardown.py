@@ -60,7 +60,10 @@ class FakePodman(Podman):
         if words[:2] == ["secret", "ls"]:
             return 0, "\n".join(self.secrets)
         if words[:2] == ["container", "inspect"]:
-            return 125, "".join(f"{row['Id']} {row['ExitCode']} true none \n" for row in self.rows.values())
+            rows = [
+                f"{row['Id']} {row['ExitCode']} true {row.get('Finished', -1)} none \n" for row in self.rows.values()
+            ]
+            return 125, "".join(rows)
         if words[:2] == ["secret", "inspect"]:
             driver = {"Options": {"path": self.store}} if self.store else {}
             return 0, json.dumps([{"ID": f"id-{name}", "Spec": {"Driver": driver}} for name in words[2:]])
@@ -371,3 +374,21 @@ def test_a_full_disk_does_not_keep_a_session_alive(env: dict[str, str], monkeypa
     report = teardown.teardown(podman, ID, env=env)
     assert podman.secrets == [] and report.left == []
     assert any("evidence not complete" in action for action in report.actions)
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "finished", "reason"),
+    [
+        (60, 124, 1060, "limits.time: 60 s were over"),
+        (60, 124, 1030, None),  # the workload's own code: it had time left
+        (60, 0, 1060, None),
+        (0, 124, 1060, None),
+    ],
+)
+def test_why_the_workload_ended(
+    limit: int, code: int, finished: int, reason: str | None, full: FakePodman, env: dict[str, str]
+) -> None:
+    state.begin_step(ID, "live", env, time_limit=limit, started="1970-01-01T00:16:40Z")
+    full.add("agent", ExitCode=code, Finished=finished)
+    report = teardown.teardown(full, ID, env=env)
+    assert report.containers[f"asf-{ID}-agent"].get("reason") == reason

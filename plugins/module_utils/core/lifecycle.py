@@ -22,6 +22,9 @@ LABEL_VOLUME = "asf.volume"
 #: Order of teardown: who can still act for the workload goes first, who logs decisions goes after it.
 ORDER = ("agent", "caddy", "broker")
 
+#: What Podman calls a container whose end it saw; only then its exit code means anything.
+OVER = ("exited", "stopped")
+
 _SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|master|provider)\Z")
 
 
@@ -144,21 +147,36 @@ def _wanted(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def problems(record: Mapping[str, Any] | None, containers: Sequence[Container]) -> list[str]:
-    """Why a session that should be live is not, one sentence each; the workload's own end is no problem."""
+    """Why a session that should be live is not, one sentence each; the workload's own end is no problem.
+
+    Caddy and the broker end by themselves, with code 0, when the workload has (their cables are gone).
+    """
     if record is None:
         return ["its record is missing; its resources were found by label"]
     by_role = {container.role: container for container in containers}
+    over = ended(by_role.get("agent"))
     found = []
     for role, known in _wanted(record).items():
         container = by_role.get(role)
         if container is None:
             found.append(f"the {role} container is gone")
             continue
-        if not container.alive and (role != "agent" or container.status in ("running", "initialized", "created")):
+        if over and not container.alive:
+            if role != "agent" and container.exit_code not in (0, None):
+                found.append(f"the {role} container did not end with the workload: exit code {container.exit_code}")
+        elif not container.alive:
             found.append(f"the {role} container is dead (Podman says {container.status})")
         elif container.alive and _replaced(known, container):
             found.append(f"the {role} container was restarted behind ASF's back: it has no cables")
     return found
+
+
+def ended(agent: Container | None) -> bool:
+    """True when the workload's container is there and Podman knows that it ended: then it has its exit code.
+
+    A dead process of which Podman still says that it runs (its conmon was killed) ended as well, but how nobody knows.
+    """
+    return agent is not None and not agent.alive and agent.status in OVER
 
 
 def _replaced(known: Any, container: Container) -> bool:
@@ -175,14 +193,15 @@ def state(record: Mapping[str, Any] | None, containers: Sequence[Container], con
     """State of a session that has a record or resources.
 
     ``opening`` and ``closing`` last as long as a controller lives; without one the session is ``broken`` (case L1), as
-    is everything that has resources and no record (case L2). A workload that ended by itself leaves ``ended``.
+    is everything that has resources and no record (case L2). A workload that ended by itself leaves ``ended``, whatever
+    became of Caddy and the broker: nothing can be broken any more.
     """
     said = record.get("state") if record is not None else None
     if said in (OPENING, CLOSING):
         return str(said) if controller_alive else BROKEN
-    if record is None or said not in (LIVE, ENDED) or problems(record, containers):
+    if record is None or said not in (LIVE, ENDED):
         return BROKEN
     agent = next((container for container in containers if container.role == "agent"), None)
-    if agent is None:
-        return BROKEN
-    return LIVE if agent.alive else ENDED
+    if ended(agent):
+        return ENDED
+    return BROKEN if agent is None or problems(record, containers) else LIVE

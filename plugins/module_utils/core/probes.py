@@ -140,6 +140,30 @@ def _forwarding(plan: Json, seen: Json, role: str) -> Verdict:
     return seen["ip_forward"] == "0", f"ip_forward={seen['ip_forward']}"
 
 
+# --- apart from other sessions ---------------------------------------------------------------------------------
+
+
+def _peers(plan: Json, seen: Json, role: str) -> Verdict:
+    """Every session has the same addresses and MACs: which namespace a cable ends in tells whose it is."""
+    wrong, cables = [], seen["cables"]
+    for own, peer in ends(plan, role):
+        found = cables.get(own["interface"], {"netns": None, "roles": {}})
+        number = found["roles"].get(peer["role"], -1)
+        if found["netns"] is None or found["netns"] != number or number < 0:
+            wrong.append(f"{own['interface']} does not end in this session's {peer['role']}")
+    count = len(ends(plan, role))
+    return not wrong, "; ".join(wrong) or f"{count} cable{'s' * (count != 1)}, each to this session's own container"
+
+
+def _alone(plan: Json, seen: Json, role: str) -> Verdict:
+    found = seen["neighbourhood"]
+    if not found["seen"]:
+        raise ValueError("its own process was not among those that were looked at")
+    if found["strangers"]:
+        return False, "processes of other containers in its namespaces: " + clip("; ".join(found["strangers"]), 500)
+    return True, f"shares nothing with the {found['others']} other containers of this account"
+
+
 # --- processes, user namespaces, mounts -----------------------------------------------------------------------
 
 
@@ -363,6 +387,8 @@ PROBES: Tuple[Probe, ...] = (
     Probe("neighbours", 2, "the planned permanent entries only", _neighbours),
     Probe("ipv6", 2, "IPv6 off, no address, no route (N10)", _no_ipv6),
     Probe("rules", 2, "the kernel lists exactly the planned ruleset", _rules),
+    Probe("peers", 2, "each cable ends in this session's own container (N3)", _peers),
+    Probe("alone", 2, "no process of another container or session is in its namespaces (N3)", _alone),
     Probe("forwarding", 2, "ip_forward is 0", _forwarding),
     Probe("identity", 3, "pid, start time and network namespace are those chosen at init", _identity),
     Probe("namespaces", 1, "no namespace is the host's", _namespaces),

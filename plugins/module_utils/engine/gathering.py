@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import calendar
 import time
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Sequence
@@ -17,6 +18,8 @@ from .podman import Podman
 
 Details = Mapping[str, inventory.Detail]
 SERVICES = ("caddy", "broker")
+#: The gate's exit code when ``limits.time`` is over; timeout(1) uses it as well.
+TIME_OVER = 124
 #: Seconds that a stopped service's last lines may take from its pipe to its log.
 DRAIN = 1.0
 
@@ -31,16 +34,45 @@ class Gathered:
     notes: list[str] = field(default_factory=list)
 
 
-def _ending(one: Container, known: Details) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Time:
+    """``limits.time`` of a session that was live: its seconds (0: none) and when go was said (epoch)."""
+
+    seconds: int = 0
+    since: int = 0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Time:
+        """As the session's record has it."""
+        limit = record.get("time_limit")
+        try:
+            since = calendar.timegm(time.strptime(str(record.get("started")), "%Y-%m-%dT%H:%M:%SZ"))
+        except (ValueError, OverflowError):
+            return cls()
+        return cls(limit if isinstance(limit, int) else 0, since)
+
+    def over(self, one: Container, detail: inventory.Detail | None) -> bool:
+        """Whether it ended this container: by the gate's code, and not before its time by Podman's clock.
+
+        The workload may use that code as well; that it lasted so long is what nobody can pretend.
+        """
+        lasted = detail.finished - self.since if detail else -1
+        return bool(self.seconds) and one.exit_code == TIME_OVER and lasted >= self.seconds - 1
+
+
+def _ending(one: Container, known: Details, time_limit: Time) -> dict[str, Any]:
     """How a container was found. One that still ran is ended by ASF; its code would say nothing about the workload."""
     ended = not one.alive and one.exit_code is not None
     detail = known.get(one.id)
-    return {
+    found = {
         "role": one.role,
         "before": one.status,
         "exit_code": one.exit_code if ended else None,
         "oom_killed": bool(detail and detail.oom_killed) if ended else None,
     }
+    if ended and one.role == "agent" and time_limit.over(one, detail):
+        found["reason"] = f"limits.time: {time_limit.seconds} s were over"
+    return found
 
 
 def _troubled(one: Container, opening: bool) -> bool:
@@ -107,10 +139,12 @@ def lines_lost(caddy: decisions.Parsed) -> bool:
 
 
 def gather(
-    podman: Podman, removal: lifecycle.Removal, known: Details, evidence: Evidence, opening: bool = False
+    podman: Podman, removal: lifecycle.Removal, known: Details, evidence: Evidence, record: Mapping[str, Any]
 ) -> Gathered:
-    """Turn logs into evidence; ``opening``: the session never became live. Raises nothing but what a full disk does."""
-    found = Gathered({one.name: _ending(one, known) for one in removal.containers})
+    """Turn logs into evidence. Raises nothing but what a full disk does."""
+    opening = record.get("state") == lifecycle.OPENING  # the session never became live
+    time_limit = Time.of(record)
+    found = Gathered({one.name: _ending(one, known, time_limit) for one in removal.containers})
     troubled = [one for one in removal.containers if _troubled(one, opening)]
     wanted = [one for one in removal.containers if one.role in SERVICES or one in troubled]
     lines = _lines(podman, wanted, known, found)

@@ -18,6 +18,7 @@ from ..core.lifecycle import (
     LABEL_SESSION,
     LABEL_VOLUME,
     ORDER,
+    OVER,
     Container,
     Survey,
     Volume,
@@ -34,7 +35,8 @@ _SECRETS: Call = ["secret", "ls", "--noheading", "--format", "{{.Name}}"]
 
 #: Plain fields, because 4.3 offers no JSON functions for all of them; the path, which may hold blanks, is last.
 DETAILS_FORMAT = (
-    "{{.Id}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.HostConfig.LogConfig.Type}} {{.HostConfig.LogConfig.Path}}"
+    "{{.Id}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.FinishedAt.Unix}} "
+    "{{.HostConfig.LogConfig.Type}} {{.HostConfig.LogConfig.Path}}"
 )
 
 
@@ -73,7 +75,8 @@ def container(row: Mapping[str, Any]) -> Container:
         pid=pid or 0,
         alive=start is not None,
         start=start,
-        exit_code=code if isinstance(code, int) and status in ("exited", "stopped") else None,
+        # -1: the container's conmon was killed before it could see the end (Podman 5.4)
+        exit_code=code if isinstance(code, int) and code >= 0 and status in OVER else None,
         labels=labels,
     )
 
@@ -89,10 +92,14 @@ def _volume(row: Mapping[str, Any]) -> Volume:
 
 
 class Detail(NamedTuple):
-    """What only inspect tells of a container; ``log`` is the path of its ``k8s-file``, or empty."""
+    """What only inspect tells of a container; ``log`` is the path of its ``k8s-file``, or empty.
+
+    ``finished`` is in seconds since the epoch, negative while it has not ended.
+    """
 
     exit_code: int
     oom_killed: bool
+    finished: int
     log: str
 
 
@@ -159,8 +166,8 @@ def details(text: str) -> dict[str, Detail]:
     """What ``container inspect --format DETAILS_FORMAT`` printed, by container ID."""
     found: dict[str, Detail] = {}
     for row in text.splitlines():
-        words = row.split(" ", 4)
-        if len(words) == 5 and words[1].lstrip("-").isdigit():
-            path = words[4] if words[3] == "k8s-file" else ""
-            found[words[0]] = Detail(int(words[1]), words[2] == "true", path)
+        words = row.split(" ", 5)
+        if len(words) == 6 and all(word.lstrip("-").isdigit() for word in (words[1], words[3])):
+            path = words[5] if words[4] == "k8s-file" else ""
+            found[words[0]] = Detail(int(words[1]), words[2] == "true", int(words[3]), path)
     return found

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ..core.errors import EngineError
 from ..core.probes import SEPARATE
-from . import netns
+from . import apart, netns
 from .podman import Podman
 
 Json = Dict[str, Any]
@@ -150,11 +150,16 @@ def _guarded(work: Callable[..., Json], *args: Any) -> Json:
         return {"unread": f"{type(exc).__name__}: {exc}"}
 
 
+def _cables(pid: int, seen: Json, pids: Mapping[str, int]) -> Json:
+    netns.enter_net(pid)
+    return {"cables": apart.cables(seen["links"], pids)}
+
+
 def _kernel_side(pids: Mapping[str, int], targets: Mapping[str, Sequence[str]]) -> Dict[str, Json]:
     def inside() -> Dict[str, Json]:
         netns.enter_parent_user()
         parent = os.readlink("/proc/self/ns/user")
-        return {
+        seen = {
             role: {
                 "parent_user": parent,
                 **_guarded(_process, pid, targets.get(role, [])),
@@ -162,6 +167,12 @@ def _kernel_side(pids: Mapping[str, int], targets: Mapping[str, Sequence[str]]) 
             }
             for role, pid in pids.items()
         }
+        for role, found in _guarded(apart.neighbours, pids).items():
+            if role in seen:
+                seen[role]["neighbourhood"] = found
+        for role, pid in pids.items():  # last: it leaves this process in a container's network namespace
+            seen[role].update(_guarded(_cables, pid, seen[role], pids))
+        return seen
 
     answer: Dict[str, Json] = netns.forked(inside, timeout=30)
     return answer

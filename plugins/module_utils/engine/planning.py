@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import images as image_names, manifest as manifests, plan as plans
+from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans
 from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
@@ -61,6 +61,7 @@ class Result:
     warnings: List[str]
     actions: List[str]
     evidence: Optional[str]
+    notes: List[str] = field(default_factory=list)
 
 
 def home_of(inputs_home: Optional[str], collection: str) -> Home:
@@ -300,10 +301,23 @@ def _missing_volumes(podman: Podman, plan: Json) -> List[Json]:
     return [volume for volume in plan["volumes"] if volume["name"] not in have]
 
 
-def _view(podman: Podman, session: str, found: inventory.Inventory) -> Optional[str]:
-    """State of the session as ``asf-play ls`` says it, or None when nothing of it exists."""
+def _row(podman: Podman, session: str, found: inventory.Inventory) -> Json:
+    """The session as ``asf-play ls`` says it; empty when nothing of it exists."""
     rows = state.sessions(podman, inventory=found)
-    return next((row["state"] for row in rows if row["session"] == session), None)
+    return next((row for row in rows if row["session"] == session), {})
+
+
+def _cleared(podman: Podman, row: Json) -> str:
+    """Close what is left of an earlier session of the same name; the sentence that says so.
+
+    A broken session is never mended: its cables cannot be plugged again, and nobody knows what happened meanwhile.
+    """
+    report = teardown.teardown(podman, row["session"])
+    why = "; ".join(row["reasons"])
+    if row["state"] == lifecycle.ENDED:
+        code = row["exit_code"]
+        why = "its workload had ended" + ("" if code is None else f" with code {code}")
+    return f"closed what was left of {row['session']} ({row['state']}: {why}); its evidence: {report.evidence}"
 
 
 def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Result:
@@ -312,7 +326,8 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
     session = plan["session"]["id"]
     with state.lock(session):
         found = inventory.Inventory(podman)
-        view = _view(podman, session, found)
+        row = _row(podman, session, found)
+        view = row.get("state")
         record = state.read(session) or {}
         if view == "live" and record.get("plan"):
             doc = _refuse_edited(record["plan"], plan, record)
@@ -329,16 +344,13 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
             _check_live(podman, found, plan)
             doc = plandoc.write_checked(plan)
             return Result(doc, False, True, named, missing, warnings, [f"would open {session}"], None)
-        actions = []
-        if view is not None:
-            teardown.teardown(podman, session)
-            actions.append(f"cleared what was left of {session} ({view})")
+        notes = [] if view is None else [_cleared(podman, row)]
         with state.grants_lock():
             _check_live(podman, found, plan)
-            return _recorded(plan, named, missing, warnings, actions)
+            return _recorded(plan, named, missing, warnings, notes)
 
 
-def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], actions: List[str]) -> Result:
+def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], notes: List[str]) -> Result:
     session, found = plan["session"], plans.digest(plan)
     record = state.begin(session["id"], mode=session["mode"], isolation=session["isolation"], plan_digest=found)
     try:
@@ -350,8 +362,8 @@ def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[
         state.clear_run_folder(session["id"])
         state.forget(session["id"])
         raise
-    actions.append(f"planned {session['id']} ({doc.digest[:12]})")
-    return Result(doc, False, True, named, missing, warnings, actions, record["evidence"])
+    actions = [*notes, f"planned {session['id']} ({doc.digest[:12]})"]
+    return Result(doc, False, True, named, missing, warnings, actions, record["evidence"], notes)
 
 
 def provider_key(inputs_home: Optional[str], collection: str, plan: Json) -> str:

@@ -2,9 +2,9 @@
 """Records of live sessions: ``STATE/live/ID.json``, written before each step, so that a kill leaves a trace (case L1).
 
 A record holds: version, session, agent, name, mode, isolation, state, step, controllers (identities), plan (path),
-plan_digest, evidence (folder), run (folder), created and started (UTC; go was said), containers
-``{role: {id, name, pid, start}}`` as chosen at init. The record may be deleted at any time; then the labels still tell
-what there is (case L2).
+plan_digest, evidence (folder), run (folder), created and started (UTC; go was said), time_limit (seconds, 0: none),
+containers ``{role: {id, name, pid, start}}`` as chosen at init. The record may be deleted at any time; then the labels
+still tell what there is (case L2).
 """
 
 from __future__ import annotations
@@ -165,6 +165,15 @@ def begin(
     return record
 
 
+def _no_record(session: str, env: Env) -> EngineError:
+    return EngineError(
+        f"session {session} has no record",
+        file=str(_path(session, env)),
+        remedy="close it; its resources are found by label",
+        code="no-record",
+    )
+
+
 def begin_step(session: str, step: str, env: Env = None, **fields: Any) -> Record:
     """Write down, before it is done, what is done next; ``fields`` are merged into the record.
 
@@ -172,13 +181,21 @@ def begin_step(session: str, step: str, env: Env = None, **fields: Any) -> Recor
     """
     record = read(session, env)
     if record is None:
-        raise EngineError(
-            f"session {session} has no record",
-            file=str(_path(session, env)),
-            remedy="close it; its resources are found by label",
-            code="no-record",
-        )
+        raise _no_record(session, env)
     return write({**record, **fields, "step": step, "controllers": me()}, env)
+
+
+def join(session: str, env: Env = None) -> Record:
+    """Add the caller's controllers to the living ones of a live session: who attaches sees to its end.
+
+    Raises EngineError without a record.
+    """
+    record = read(session, env)
+    if record is None:
+        raise _no_record(session, env)
+    mine = procs.controllers()
+    others = [who for who in controllers(record) if procs.alive(who) and who not in mine]
+    return write({**record, "controllers": [who.as_dict() for who in (*mine, *others)]}, env)
 
 
 def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Evidence:
@@ -235,12 +252,16 @@ def holder(record: Optional[Record]) -> Optional[int]:
 
 
 def describe(session: str, record: Optional[Record], containers: list[Container]) -> dict[str, Any]:
-    """One row of ``asf-play ls``: session, agent, name, mode, isolation, state, and why it is broken."""
+    """One row of ``asf-play ls``: session, agent, name, mode, isolation, state, why it is broken, how it ended.
+
+    ``exit_code`` is the workload's, once it has ended; None before, and when nobody saw how it ended.
+    """
     labels: Mapping[str, str] = next((one.labels for one in containers), {})
     known = record or {}
     agent, _, name = session.partition(".")
     state = lifecycle.state(record, containers, procs.any_alive(controllers(record)))
-    reasons = lifecycle.problems(record, containers) if state == lifecycle.BROKEN else []
+    reasons = lifecycle.problems(record, containers) if state in (lifecycle.BROKEN, lifecycle.ENDED) else []
+    agent_exit = next((one.exit_code for one in containers if one.role == "agent"), None)
     if state == lifecycle.BROKEN and known.get("state") in (lifecycle.OPENING, lifecycle.CLOSING):
         reasons = [f"whoever was {known['state']} it died in step {known.get('step', '?')}"]
     return {
@@ -251,6 +272,7 @@ def describe(session: str, record: Optional[Record], containers: list[Container]
         "isolation": known.get("isolation") or labels.get("asf.isolation", "unknown"),
         "state": state,
         "reasons": reasons,
+        "exit_code": agent_exit if state == lifecycle.ENDED else None,
     }
 
 

@@ -18,7 +18,10 @@ from .podman import Podman
 from .state import Env, Record
 
 #: Fields of one row of the list of sessions.
-ROW = ("session", "agent", "name", "mode", "isolation", "state", "reasons", "created", "age_s", "requests", "denied")
+ROW = (
+    *("session", "agent", "name", "mode", "isolation", "state", "reasons", "exit_code"),
+    *("created", "age_s", "requests", "denied"),
+)
 #: Hosts that are told by name.
 _HOSTS = 20
 

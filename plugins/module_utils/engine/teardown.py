@@ -121,10 +121,12 @@ def _end(
         report.actions.append(f"stopped container {name}: it {how}")
 
 
-def _collect(podman: Podman, found: Removal, known: Details, evidence: Evidence, opening: bool, report: Report) -> None:
+def _collect(
+    podman: Podman, found: Removal, known: Details, evidence: Evidence, record: Record, report: Report
+) -> None:
     """Turn the logs of Caddy and the broker into evidence, and note how every container was found."""
     try:
-        kept = gathering.gather(podman, found, known, evidence, opening)
+        kept = gathering.gather(podman, found, known, evidence, record)
     except AsfError as error:
         # A full disk must not keep a session alive.
         report.actions.append(f"evidence not complete: {error.message}")
@@ -253,8 +255,7 @@ def teardown(
             return report
         evidence = _evidence(session, record, redactor, report, env)
         report.times = {key: (record or {}).get(key) for key in ("created", "started")}
-        opening = (record or {}).get("state") == lifecycle.OPENING
-        _take_down(podman, found, _living(found.containers, record), known, evidence, opening, report)
+        _take_down(podman, found, _living(found.containers, record), known, evidence, record or {}, report)
         if state.clear_run_folder(session, env):
             report.actions.append("removed the run folder")
         report.actions += found.kept
@@ -271,7 +272,7 @@ def _take_down(
     living: Living,
     known: Details,
     evidence: Optional[Evidence],
-    opening: bool,
+    record: Record,
     report: Report,
 ) -> None:
     agents = [one for one in found.containers if one.role not in gathering.SERVICES]
@@ -281,7 +282,7 @@ def _take_down(
         _end(services, living, (signal.SIGTERM,), SERVICE_GRACE, report)
     with _timed(report, "collect"):
         if evidence is not None:
-            _collect(podman, found, known, evidence, opening, report)
+            _collect(podman, found, known, evidence, record, report)
     with _timed(report, "remove"):
         _remove(podman, found, report)
         _kill_orphans(living, report)

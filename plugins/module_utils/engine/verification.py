@@ -146,5 +146,6 @@ def go(doc: PlanDocument, nonce: str) -> Json:
     if not nonce:
         raise EngineError("go needs the nonce of a verified report", code="not-verified", remedy="run verify first")
     gate_client.go(int(chosen["agent"]["pid"]), doc.plan, nonce)
-    state.begin_step(doc.session, "live", state="live", started=state.now())
+    limit = int(doc.plan["gate"]["time_s"])
+    state.begin_step(doc.session, "live", state="live", started=state.now(), time_limit=limit)
     return {"changed": True, "actions": ["the workload was started"]}

@@ -77,6 +77,7 @@ class World:
             live=self.live,
             podman=None,
             go=go,
+            join=lambda: self.log.append("join"),
             target=lambda: target,
             wants_stdin=lambda: False,
         )
@@ -176,7 +177,7 @@ def test_a_live_session_is_attached_without_go(world):
     world.live = True
     world.open_events = [task("plan"), ok(asf={"session": "claude.main", "live": True}), *VERIFY]
     assert call() == 0
-    assert world.log == ["open.yml", "attach", "close.yml"]
+    assert world.log == ["open.yml", "join", "attach", "close.yml"], "it is on record who sees to its end"
 
 
 @pytest.mark.parametrize(
