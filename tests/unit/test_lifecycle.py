@@ -33,6 +33,7 @@ def record(state: str = "live", **containers: Any) -> dict[str, Any]:
     return {"session": ID, "state": state, "containers": known}
 
 
+DEAD_CADDY = container("caddy", alive=False, status="exited", exit_code=137)
 BOTH = [container("agent"), container("caddy")]
 
 
@@ -50,6 +51,9 @@ BOTH = [container("agent"), container("caddy")]
         ("live", [BOTH[0], container("caddy", start=100)], False, "broken"),  # the number was given to somebody else
         ("live", [container("agent", alive=False, status="exited"), BOTH[1]], False, "ended"),
         ("live", [container("agent", alive=False, status="running"), BOTH[1]], False, "broken"),  # conmon is dead
+        ("live", [BOTH[0], container("caddy", monitored=False)], False, "broken"),  # its decisions are lost
+        ("live", [container("agent", alive=False, status="exited"), DEAD_CADDY], False, "ended"),
+        ("live", [container("agent", alive=False, status="stopping"), BOTH[1]], False, "broken"),
         ("live", [], False, "broken"),
         ("nonsense", BOTH, True, "broken"),
     ],
@@ -70,6 +74,13 @@ def test_problems_name_the_container_and_the_reason() -> None:
     )
     assert "agent container was restarted" in found[0] and "caddy container is dead (Podman says stopping)" in found[1]
     assert lifecycle.problems(record(), [container("agent", alive=False, status="exited"), BOTH[1]]) == []
+
+
+def test_caddy_and_broker_end_with_the_workload() -> None:
+    over = container("agent", alive=False, status="exited", exit_code=3)
+    assert lifecycle.problems(record(), [over, container("caddy", alive=False, status="exited", exit_code=0)]) == []
+    (found,) = lifecycle.problems(record(), [over, DEAD_CADDY])
+    assert "did not end with the workload: exit code 137" in found
 
 
 def test_damaged_records_are_survived() -> None:

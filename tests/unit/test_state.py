@@ -26,6 +26,12 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path)}
 
 
+@pytest.fixture(autouse=True)
+def _monitored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-ins for containers have no conmon."""
+    monkeypatch.setattr(procs, "monitored", lambda pid, container_id: True)
+
+
 def begin(env: dict[str, str], session: str = ID) -> dict[str, Any]:
     return state.begin(session, mode="proxy", isolation="container", plan_digest="d" * 64, env=env)
 

@@ -30,7 +30,9 @@ _SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|mas
 
 @dataclass(frozen=True)
 class Container:
-    """One container as Podman lists it. ``alive`` is measured in ``/proc``, not taken from Podman (session.md F)."""
+    """One container as Podman lists it. ``alive`` and ``monitored`` (by its conmon) are measured in ``/proc``: Podman
+    goes on saying what it last heard.
+    """
 
     id: str
     name: str
@@ -42,6 +44,7 @@ class Container:
     alive: bool
     start: int | None = None
     exit_code: int | None = None
+    monitored: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -168,6 +171,8 @@ def problems(record: Mapping[str, Any] | None, containers: Sequence[Container]) 
             found.append(f"the {role} container is dead (Podman says {container.status})")
         elif container.alive and _replaced(known, container):
             found.append(f"the {role} container was restarted behind ASF's back: it has no cables")
+        elif container.alive and not container.monitored:
+            found.append(f"the {role} container's monitor (conmon) is dead: what it logs and how it ends is lost")
     return found
 
 

@@ -139,6 +139,22 @@ def belongs(pid: int, container_id: str) -> bool:
     return False
 
 
+def monitored(pid: int, container_id: str) -> bool:
+    """True when the process's parent is its container's own conmon, or nobody can tell.
+
+    Without one the process goes on, but what it writes is lost (Caddy ends when it cannot log a decision), and Podman
+    never learns of its end.
+    """
+    above = parent(pid)
+    if above is None:
+        return start_time(pid) is None
+    try:
+        with open(f"/proc/{above}/cmdline", "rb") as handle:
+            return container_id.encode() in handle.read(1 << 16)
+    except OSError:
+        return above != 1
+
+
 def children(pid: int) -> list[int]:
     """Pids of a process's children; empty when it is gone or the kernel does not tell."""
     try:
