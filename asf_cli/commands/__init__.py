@@ -24,6 +24,7 @@ COMMANDS = {
     "status": Command("what there is to know about a session"),
     "logs": Command("what the parts of a session have written"),
     "events": Command("what happened in a session"),
+    "watch": Command("follow a live session until it ends, and verify it again and again"),
     "exec": Command("run a command in a live session", takes_command=True),
     "cp": Command("copy files into a session or out of it"),
     "repo": Command("which repositories an agent gets"),

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""Supervision without a daemon: what ends with what, what is told of it, and who sweeps (B8, L5, P15; session.md F)."""
+"""Supervision without a daemon: what ends with what, what is told of it, and who sweeps (B8, L5, P15)."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from support.netns import in_userns_root
 from support.product import Completed, Home, Session, SessionFactory, asf_play, podman
@@ -19,6 +22,7 @@ from asf_lib.engine.evidencefs import Evidence
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
 DOCS = {"name": "docs.example.com", "private": ["198.51.100.0/24"]}
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "watch.schema.json").read_text())
 #: Ends with code 3 as soon as somebody asks it to, in a session of which nobody holds the streams.
 OBEDIENT = "while [ ! -e /tmp/end ]; do sleep 0.1; done; exit 3"
 PLAIN: dict[str, Any] = {
@@ -218,7 +222,7 @@ def _conmons(opened: Session) -> list[int]:
 
 
 def test_F_without_their_conmons_nothing_is_logged_so_nothing_is_decided(session: SessionFactory, plain: str) -> None:
-    """Podman says "Up"; Caddy ends rather than decide what nobody can read later, and the session says what it lacks."""
+    """Podman says "Up"; Caddy ends rather than decide what nobody can read later, and the session says so."""
     opened = session.open(plain)
     kill(*_conmons(opened))
     assert podman("ps", "--format", "{{.Names}}", "--filter", f"label=asf.session={opened.id}").count("asf-") == 2
@@ -343,3 +347,83 @@ def test_limits_time_bites_detached_though_the_workload_ignores_signals(home: Ho
     assert opened.close().rc == 0
     ending = evidence(opened).read("cleanup.json")["containers"][opened.container("agent")]
     assert ending["exit_code"] == 124 and "limits.time" in str(ending.get("reason")), ending
+
+
+# --- watch ------------------------------------------------------------------------------------------------------------
+
+
+class Watching:
+    """`asf-play watch --json` in the background, its lines as they come."""
+
+    def __init__(self, opened: Session) -> None:
+        argv = ["asf-play", "watch", *opened.selector(), "--json", "--interval", "2"]
+        self.process = subprocess.Popen(argv, env=opened.home.env, stdout=subprocess.PIPE, text=True)
+        self.lines: list[dict[str, Any]] = []
+
+    def until(self, **fields: Any) -> dict[str, Any]:
+        """Read on until a line has these fields."""
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            self.lines.append(json.loads(text))
+            jsonschema.validate(self.lines[-1], SCHEMA)
+            if all(self.lines[-1].get(key) == value for key, value in fields.items()):
+                return self.lines[-1]
+        raise AssertionError(f"no line with {fields}: {self.lines}")
+
+    def end(self) -> int:
+        """Its exit code, after the last line."""
+        self.until(event="summary")
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[[Session], Watching]]:
+    started: list[Watching] = []
+
+    def start(opened: Session) -> Watching:
+        started.append(Watching(opened))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_watch_tells_decisions_restarts_and_how_it_ended(
+    session: SessionFactory, plain: str, watching: Callable[[Session], Watching]
+) -> None:
+    opened = session.open(plain)
+    before = snapshot(opened)
+    watch = watching(opened)
+    watch.until(event="state", state="live")
+    assert watch.until(event="verified")["probes"] > 50
+    opened.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")
+    watch.until(event="decision", decision="deny", host="undeclared.example.com")
+    (child,) = procs.children(pids(opened)["caddy"])
+    kill(child)
+    watch.until(event="exited", program="caddy", status="signal 9")
+    watch.until(event="restarted", program="caddy")
+    watch.until(event="verified")
+    assert snapshot(opened) == before, "who only watches changes nothing"
+    opened.exec("touch", "/tmp/end")
+    watch.until(event="ended", how="exit", exit_code=3)
+    assert watch.end() == 3
+    assert watch.lines[-1]["drifted"] == [] and watch.lines[-1]["denied"] >= 1, watch.lines[-1]
+
+
+def test_watch_sees_a_probe_drift_and_recover(
+    session: SessionFactory, plain: str, watching: Callable[[Session], Watching]
+) -> None:
+    opened = session.open(plain)
+    watch = watching(opened)
+    watch.until(event="verified")
+    opened.wire_sh("caddy", "nft add rule inet asf input counter accept")
+    found = watch.until(event="drift", probe="caddy-rules")
+    assert found["verdict"] == "fail" and found["vantage"] == "outside", found
+    handle = "nft -a list chain inet asf input | sed -n 's/.*counter.*handle //p'"
+    opened.wire_sh("caddy", f"nft delete rule inet asf input handle $({handle})")
+    watch.until(event="recovered", probe="caddy-rules")
+    opened.close()
+    watch.until(event="ended", how="closed")
+    assert watch.end() == 221 and watch.lines[-1]["drifted"] == ["caddy-rules"]

@@ -150,12 +150,14 @@ def _guarded(work: Callable[..., Json], *args: Any) -> Json:
         return {"unread": f"{type(exc).__name__}: {exc}"}
 
 
-def _cables(pid: int, seen: Json, pids: Mapping[str, int]) -> Json:
+def _cables(pid: int, seen: Json, peers: Mapping[str, int]) -> Json:
     netns.enter_net(pid)
-    return {"cables": apart.cables(seen["links"], pids)}
+    return {"cables": apart.cables(seen["links"], peers)}
 
 
-def _kernel_side(pids: Mapping[str, int], targets: Mapping[str, Sequence[str]]) -> Dict[str, Json]:
+def _kernel_side(
+    pids: Mapping[str, int], targets: Mapping[str, Sequence[str]], peers: Mapping[str, int]
+) -> Dict[str, Json]:
     def inside() -> Dict[str, Json]:
         netns.enter_parent_user()
         parent = os.readlink("/proc/self/ns/user")
@@ -171,7 +173,7 @@ def _kernel_side(pids: Mapping[str, int], targets: Mapping[str, Sequence[str]]) 
             if role in seen:
                 seen[role]["neighbourhood"] = found
         for role, pid in pids.items():  # last: it leaves this process in a container's network namespace
-            seen[role].update(_guarded(_cables, pid, seen[role], pids))
+            seen[role].update(_guarded(_cables, pid, seen[role], peers))
         return seen
 
     answer: Dict[str, Json] = netns.forked(inside, timeout=30)
@@ -227,13 +229,18 @@ def _aliases(plan: Json, pid: int) -> Dict[str, str]:
     return {f"{host}:{port}": result for (host, port), result in zip(targets, got)}
 
 
-def session(podman: Podman, plan: Json, digest: str, chosen: Mapping[str, Json]) -> Dict[str, Json]:
-    """Observe every container of a session; ``chosen`` maps roles to ``{pid, start, net}`` recorded at init."""
-    names = {c["role"]: c["name"] for c in plan["containers"]}
+def session(
+    podman: Podman, plan: Json, digest: str, chosen: Mapping[str, Json], roles: Sequence[str] = ()
+) -> Dict[str, Json]:
+    """Observe the containers of a session, all or those of ``roles``.
+
+    ``chosen`` maps roles to ``{pid, start, net}`` recorded at init.
+    """
+    names = {c["role"]: c["name"] for c in plan["containers"] if not roles or c["role"] in roles}
     inspected = inspect(podman, names)
     pids = {role: got["pid"] for role, got in inspected.items() if got["pid"] > 0}
     targets = {role: [m["target"] for m in plan["mounts"] if m["role"] == role and m.get("source")] for role in pids}
-    seen = _kernel_side(pids, targets)
+    seen = _kernel_side(pids, targets, {role: int(entry["pid"]) for role, entry in chosen.items()})
     host_ns = _namespaces("self")
     for role, entry in seen.items():
         entry.update(inspect=inspected[role], chosen=chosen.get(role), host_ns=host_ns, plan_digest=digest)

@@ -16,19 +16,34 @@ from .podman import Podman
 Json = Dict[str, Any]
 
 
-def _observe(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> Dict[str, Json]:
-    return observe.session(podman, doc.plan, doc.digest, chosen)
-
-
 def _started(seen: Mapping[str, Json], agent: bool) -> Dict[str, bool]:
     return {role: (role != "agent" or agent) for role in seen}
 
 
 def outside(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], agent_started: bool) -> List[Json]:
     """Every outside probe that is due, judged."""
-    seen = _observe(podman, doc, chosen)
-    started = _started(seen, agent_started)
-    return probes.judge(doc.plan, seen, started)
+    seen = observe.session(podman, doc.plan, doc.digest, chosen)
+    return list(probes.judge(doc.plan, seen, _started(seen, agent_started)))
+
+
+def _agent_again(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> List[Json]:
+    """The outside probes of the agent's container once more, now that its first process runs."""
+    seen = observe.session(podman, doc.plan, doc.digest, chosen, roles=["agent"])
+    return [r for r in probes.judge(doc.plan, seen, _started(seen, True)) if r["id"].startswith("agent-")]
+
+
+def look(podman: Podman, doc: PlanDocument) -> List[Json]:
+    """Every probe of a live session, from both sides, judged now. Writes nothing. Raises EngineError."""
+    results = outside(podman, doc, bringup.chosen(doc), agent_started=True)
+    try:
+        return _merge(results, _inside(doc, _live_report(podman, doc), first=False))
+    except GateError as error:
+        return [*results, _silent(error)]
+
+
+def _silent(error: GateError) -> Json:
+    """That the inside could not be seen, as a result beside the others."""
+    return probes.result("gate-report", 3, "inside", "the gate reports", "inconclusive", error.message)
 
 
 def _live_report(podman: Podman, doc: PlanDocument) -> Json:
@@ -118,8 +133,7 @@ def verify(podman: Podman, doc: PlanDocument) -> Json:
             report, later = _first_report(podman, doc, chosen)
     except GateError as error:
         # What was seen from outside stays on record, and that the inside could not be seen.
-        silent = probes.result("gate-report", 3, "inside", "the gate reports", "inconclusive", error.message)
-        error.results = [*results, silent]  # type: ignore[attr-defined]
+        error.results = [*results, _silent(error)]  # type: ignore[attr-defined]
         _written(doc, record, error.results, "", began)  # type: ignore[attr-defined]
         raise
     return _conclude(doc, _merge(results, later), str(report.get("nonce", "")), began)
@@ -133,8 +147,7 @@ def _first_report(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json])
     except GateError as exc:
         words = bringup.last_words(podman, doc.names()["agent"])
         raise GateError(exc.message + (f"; its last words: {words}" if words else ""), remedy=exc.remedy) from None
-    again = [r for r in outside(podman, doc, chosen, agent_started=True) if r["id"].startswith("agent-")]
-    return report, again + _inside(doc, report, first=True)
+    return report, _agent_again(podman, doc, chosen) + _inside(doc, report, first=True)
 
 
 def go(doc: PlanDocument, nonce: str) -> Json:
