@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -253,8 +254,7 @@ def test_the_workload_is_killed_from_outside(session: SessionFactory, plain: str
 def test_without_its_uplink_caddy_says_that_upstream_is_down(session: SessionFactory, plain: str) -> None:
     """slirp4netns or pasta is killed: trouble of the infrastructure, told as such and not as policy."""
     opened = session.open(plain)
-    net = os.readlink(f"/proc/{pids(opened)['caddy']}/ns/net")
-    kill(*_uplink(net))
+    kill(*_uplink(opened))
     answer = opened.probe("connect", proxy=["198.18.0.1", 3128], target="docs.example.com:443")
     assert answer["status"] == 502 and "upstream" in str(answer), answer
     denied = opened.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")
@@ -265,29 +265,17 @@ def test_without_its_uplink_caddy_says_that_upstream_is_down(session: SessionFac
     assert "caddy-links" in failed or "proxy-reach" in failed, failed
 
 
-def _uplink(net: str) -> list[int]:
-    """The user-mode network of the namespace: the process that is named like one and belongs to it."""
+def _uplink(opened: Session) -> list[int]:
+    """Caddy's user-mode network: slirp4netns or pasta, which has the path of the namespace on its command line."""
+    place = opened.inspect("caddy")["NetworkSettings"]["SandboxKey"].encode()
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if Path(os.fsdecode(words[0])).name.startswith(("slirp4netns", "pasta", "passt")):
-                    found.append((int(entry.name), words))
-            except OSError:
-                continue
-    return [pid for pid, words in found if _serves(pid, words, net)]
-
-
-def _serves(pid: int, words: list[bytes], net: str) -> bool:
-    paths = [os.fsdecode(word) for word in words if b"/netns" in word]
-    for path in paths:
-        try:
-            if f"net:[{os.stat(path).st_ino}]" == net:
-                return True
-        except OSError:
-            continue
-    return in_userns_root(f"readlink /proc/{pid}/ns/net").strip() == net
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = entry.read_bytes().split(b"\0")
+            if place in words and Path(os.fsdecode(words[0])).name.startswith(("slirp4netns", "pasta")):
+                found.append(int(entry.parent.name))
+    assert found, f"nothing serves {place!r}"
+    return found
 
 
 # --- processes, restarted inside --------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 
 import json
 import os
+import queue
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -208,7 +210,7 @@ def test_the_last_word_is_the_programs_and_not_its_supervisors():
 def test_a_program_that_ends_again_and_again_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(bringup.observe, "listening", lambda text: [])
     children = iter(range(100, 1000))
-    monkeypatch.setattr(bringup, "_children", lambda pid: [str(next(children))])
+    monkeypatch.setattr(bringup.procs, "children", lambda pid: [next(children)])
     later = bringup.time.monotonic() + 60
     assert bringup._listening(["198.18.0.1:4000"], os.getpid(), later) == ["198.18.0.1:4000"]
     assert next(children) == 100 + bringup.MAX_ENDS + 1
@@ -217,15 +219,15 @@ def test_a_program_that_ends_again_and_again_is_not_waited_for(monkeypatch):
 
 def test_one_child_all_the_time_is_waited_for(monkeypatch):
     seen = set()
-    monkeypatch.setattr(bringup, "_children", lambda pid: ["7"])
-    assert not any(bringup._hopeless(os.getpid(), seen) for _ in range(20)) and seen == {"7"}
+    monkeypatch.setattr(bringup.procs, "children", lambda pid: [7])
+    assert not any(bringup._hopeless(os.getpid(), seen) for _ in range(20)) and seen == {7}
 
 
 def test_children_as_the_kernel_lists_them():
     with subprocess.Popen(["sleep", "30"]) as child:
-        assert str(child.pid) in bringup._children(os.getpid())
+        assert child.pid in bringup.procs.children(os.getpid())
         child.kill()
-    assert bringup._children(2**22 + 1) == []
+    assert bringup.procs.children(2**22 + 1) == []
 
 
 @pytest.mark.parametrize("record", [None, {}, {"containers": {}}, {"containers": []}])
@@ -233,3 +235,20 @@ def test_without_a_record_of_the_containers_nothing_is_entered(doc, monkeypatch,
     monkeypatch.setattr(state, "read", lambda session: record)
     with pytest.raises(EngineError, match="no record of its containers"):
         bringup.chosen(doc)
+
+
+def test_children_of_every_thread_are_seen():
+    """The gate's runtime forks from whichever thread it happens to run on."""
+    started, done = queue.Queue(), threading.Event()
+
+    def work():
+        started.put(subprocess.Popen(["sleep", "20"]))
+        done.wait(20)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with started.get(timeout=10) as child:
+        assert child.pid in bringup.procs.children(os.getpid())
+        child.kill()
+    done.set()
+    thread.join()

@@ -206,27 +206,19 @@ def _silent(role: str, message: str, words: str) -> EngineError:
     )
 
 
-def _children(pid: int) -> List[str]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as handle:
-            return handle.read().split()
-    except OSError:
-        return []
-
-
-def _hopeless(pid: int, seen: Set[str]) -> bool:
+def _hopeless(pid: int, seen: Set[int]) -> bool:
     """True when waiting is vain: the supervisor is gone, or its program has ended ``MAX_ENDS`` times.
 
     ``seen`` collects the supervisor's children between calls; pids are not reused that quickly.
     """
-    seen.update(_children(pid))
+    seen.update(procs.children(pid))
     return len(seen) > MAX_ENDS or procs.start_time(pid) is None
 
 
 def _listening(addresses: Sequence[str], pid: int, end: float) -> List[str]:
     """Runs in Caddy's network namespace: which of the addresses are not listened on when time is up."""
     missing = list(addresses)
-    seen: Set[str] = set()
+    seen: Set[int] = set()
     while True:
         with open("/proc/net/tcp", encoding="ascii") as handle:
             found = observe.listening(handle.read())
@@ -250,7 +242,7 @@ def wait_listening(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]
 def _answers(host: str, port: int, end: float, pid: int) -> bool:
     import http.client
 
-    seen: Set[str] = set()
+    seen: Set[int] = set()
     while time.monotonic() < end and not _hopeless(pid, seen):
         connection = http.client.HTTPConnection(host, port, timeout=2)
         try:

@@ -156,12 +156,15 @@ def monitored(pid: int, container_id: str) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of a process's children; empty when it is gone or the kernel does not tell."""
+    """Pids of a process's children, of whichever thread; empty when it is gone or the kernel does not tell."""
+    found: list[int] = []
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as handle:
-            return [int(word) for word in handle.read().split()]
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as handle:
+                found += [int(word) for word in handle.read().split()]
     except (OSError, ValueError):
-        return []
+        pass
+    return found
 
 
 def until_logged(monitors: Mapping[int, int], seconds: float) -> None:
