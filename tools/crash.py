@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-4-Clause
+"""The crash matrix: what ``make crash`` runs. Writes ``build/crash.json``: ``{"cases": [{"id", "ok", "detail"}], …}``.
+
+Runs two cases at a time, each in a session and a home of its own. Exit code 0 when every case is as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+import asf_cli  # noqa: E402, F401  (gives asf_lib its name in a checkout)
+from support import crash  # noqa: E402
+from support.client import World  # noqa: E402
+from support.product import SessionFactory, operator_home  # noqa: E402
+
+
+def _lab(base: Path, name: str) -> crash.Lab:
+    home = operator_home(base / name, World.from_environment())
+    return crash.Lab(home, SessionFactory.new_name(), base / name / "runs")
+
+
+class Matrix:
+    """All cases, and who is at work on them."""
+
+    def __init__(self, cases: list[crash.Case]) -> None:
+        self.waiting = list(cases)
+        self.total = len(cases)
+        self.verdicts: list[crash.Verdict] = []
+        self._lock = threading.Lock()
+
+    def take(self, live: str) -> crash.Case | None:
+        """The next case: one that suits the session that is open already, if there is one."""
+        with self._lock:
+            suits = [case for case in self.waiting if case.wants == bool(live) and (not live or case.agent == live)]
+            found = (suits or self.waiting or [None])[0]
+            if found is not None:
+                self.waiting.remove(found)
+            return found
+
+    def work(self, lab: crash.Lab, foreign: crash.Foreign) -> None:
+        """One worker."""
+        while (case := self.take(lab.live)) is not None:
+            verdict = crash.play_case(lab, case, [foreign.check])
+            with self._lock:
+                self.verdicts.append(verdict)
+                _say(len(self.verdicts), self.total, verdict)
+        if lab.live:
+            lab.close()
+        lab.forget_volumes()
+
+
+def _say(number: int, total: int, verdict: crash.Verdict) -> None:
+    entry = verdict.as_dict()
+    mark = "ok  " if entry["ok"] else "FAIL"
+    print(f"{number:4}/{total} {mark} {verdict.seconds:5.1f} s  {verdict.case}", flush=True)
+    print(f"               {entry['detail'][:1500]}", flush=True) if not entry["ok"] else None
+
+
+def _chosen(cases: list[crash.Case], args: argparse.Namespace) -> list[crash.Case]:
+    found = [case for case in cases if args.only in case.id]
+    return random.Random(args.seed).sample(found, args.sample) if 0 < args.sample < len(found) else found
+
+
+def main() -> int:
+    """Record, run, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose id has this text")
+    parser.add_argument("--sample", type=int, default=0, help="that many, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="say which cases there are, and run none")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", default=str(ROOT / "build" / "crash.json"))
+    args = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="asf-crash-") as scratch:
+        labs = [_lab(Path(scratch), f"lab{number}") for number in range(args.workers)]
+        recorded = crash.record(labs[0])
+        labs[0].forget_volumes()
+        found = _chosen(crash.cases(recorded), args)
+        print(f"crash: {len(found)} cases, seed {args.seed}; recorded in {time.monotonic() - began:.0f} s", flush=True)
+        if args.list:
+            print("\n".join(case.id for case in found))
+            return 0
+        endless = crash.without_deadline(recorded)
+        matrix = Matrix(found)
+        picture = crash.image()
+        foreign = [crash.Foreign(lab, crash.PLAIN, picture) for lab in labs]
+        try:
+            workers = [threading.Thread(target=matrix.work, args=pair) for pair in zip(labs, foreign, strict=True)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        finally:
+            for one in foreign:
+                one.remove()
+        matrix.verdicts.append(crash.Verdict("deadlines: every external command has one", endless, 0.0))
+        return _write(args, matrix.verdicts, time.monotonic() - began)
+
+
+def _write(args: argparse.Namespace, verdicts: list[crash.Verdict], seconds: float) -> int:
+    entries = [verdict.as_dict() for verdict in verdicts]
+    bad = [entry["id"] for entry in entries if not entry["ok"]]
+    document = {"version": 1, "seed": args.seed, "seconds": round(seconds, 1), "ok": not bad, "cases": entries}
+    Path(args.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(f"crash: {len(entries) - len(bad)} of {len(entries)} cases are as they should be, in {seconds:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
