@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test test-podman5 bench lint unit requirements
+.PHONY: help setup demo test crash test-podman5 bench lint unit requirements
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -23,6 +23,11 @@ test:           ## everything: set-up, images, linters, unit and end-to-end test
 test-podman5:   ## the end-to-end tests on a Podman 5, in a Debian 13 userland (as root; in a folder, nothing is installed)
 	@echo 'make test-podman5: userland, images, then the end-to-end tests in a closed network'
 	@ASF_USERLAND=trixie ./tools/run_tests tests/e2e
+
+crash:          ## the crash matrix: killed, full, hung, interrupted at every step; writes build/crash.json
+	@echo 'make crash: set-up, images, then every case of the crash matrix in a closed network'
+	@$(operator) python3 tools/build_all.py demo
+	@./tools/testnet python3 tools/crash.py
 
 bench:          ## open, verify and close against the bare commands; writes build/bench.json
 	@echo 'make bench: set-up, images, then interleaved measurements'

@@ -60,7 +60,7 @@ class Progress:
         self._queue.put(("line", text))
 
     def notes(self, path: Path) -> None:
-        """A file to which modules append JSON lines with ``image`` and ``step`` while a phase runs."""
+        """A file to which modules append JSON lines while a phase runs: ``image`` and ``step``, or a ``notice``."""
         self._queue.put(("notes", path))
 
     def flush(self) -> None:
@@ -135,8 +135,10 @@ class Progress:
         if self._notes is None or self._phase is None:
             return
         for line in self._notes.read(_NOTE_LIMIT).splitlines():
-            note = _note(line)
-            if note:
+            note, notice = _note(line), _told(line, "notice")
+            if notice:
+                self._on_line(render.notice(notice))
+            elif note:
                 self._note = note
                 if not self._live:
                     self._write(render.phase_started(self._phase[0], self._note) + "\n")
@@ -156,9 +158,13 @@ class Progress:
 
 
 def _note(line: str) -> str:
-    """What a line of the progress file says; empty when it is none (or half of one)."""
+    """What a line of the progress file says about an image; empty when it says nothing (or is half of one)."""
+    return _told(line, "image", "step")
+
+
+def _told(line: str, *keys: str) -> str:
     try:
         told = json.loads(line)
-        return f"{told['image']}: {told['step']}"
+        return ": ".join(str(told[key]) for key in keys)
     except (ValueError, KeyError, TypeError):
         return ""

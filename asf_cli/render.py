@@ -75,6 +75,11 @@ def phase_started(name: str, text: str) -> str:
     return f"   {safe(name, 40)}: {safe(text, 200)}"
 
 
+def notice(text: str) -> str:
+    """What a module says to the person who waits."""
+    return f"   {safe(text, 400)}"
+
+
 def phase_running(name: str, text: str, seconds: float, style: Style, width: int) -> str:
     """The updated line of a phase that runs, never wider than the terminal."""
     mark = "▸" if style.unicode else ">"

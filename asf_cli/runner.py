@@ -63,6 +63,8 @@ def execute(run: Run, on_event: EventHandler, interrupts: Interrupts, on_start: 
 def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interrupts) -> Any:
     from ansible_runner.interface import init_runner  # type: ignore[import-untyped]
 
+    from asf_lib.engine import notices
+
     content = paths.content()
     _link_collection(folder, content)
     # Settings as an argument are dropped by runner when there is no file for them.
@@ -72,6 +74,7 @@ def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interru
     if not (content / "ansible.cfg").is_file():
         # A file that is not there would make Ansible look for one in the home.
         environment["ANSIBLE_CONFIG"] = str(rundir.write(folder / "ansible.cfg", "[defaults]\n"))
+    environment[notices.VARIABLE] = str(folder / _PROGRESS)
     with _only(environment):
         runner = init_runner(
             private_data_dir=str(folder),

@@ -19,10 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-import asf_cli  # noqa: E402, F401  (gives asf_lib its name in a checkout)
 from support import crash  # noqa: E402
 from support.client import World  # noqa: E402
 from support.product import SessionFactory, operator_home  # noqa: E402
+
+import asf_cli  # noqa: E402, F401  (gives asf_lib its name in a checkout)
 
 
 def _lab(base: Path, name: str) -> crash.Lab:
@@ -69,7 +70,7 @@ def _say(number: int, total: int, verdict: crash.Verdict) -> None:
 
 def _chosen(cases: list[crash.Case], args: argparse.Namespace) -> list[crash.Case]:
     found = [case for case in cases if args.only in case.id]
-    return random.Random(args.seed).sample(found, args.sample) if 0 < args.sample < len(found) else found
+    return random.Random(args.seed).sample(found, args.sample) if 0 < args.sample < len(found) else found  # noqa: S311
 
 
 def main() -> int:

@@ -21,7 +21,6 @@ import functools
 import json
 import os
 import re
-import runpy
 import signal
 import socket
 import subprocess
@@ -53,7 +52,7 @@ _RANDOM = (
     (re.compile(r"/\d{8}T\d{6}Z-[0-9a-f]{4}\b"), "/RUN"),
     # Ansible-runner's own folder: what lies in it is all alike.
     (re.compile(r"/cli/\d+-\d+-[0-9a-f]{8}-\w+(/.*)?"), "/cli/RUN"),
-    (re.compile(r"(\.new-|\.containers\.conf\.)\w+"), r"\1X"),
+    (re.compile(r"(/\.(?:new|containers\.conf|repos)[^/ ]*?)[-.]\w{8}$"), r"\1-X"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "ID"),
 )
 _BLAME = "made to fail by a test"
@@ -61,7 +60,10 @@ _busy = threading.local()
 
 
 class Chaos:
-    """What CONFIG.json says: `log`, `session`, and with `at` (a point) `nth`, `action` and `argument`."""
+    """What CONFIG.json says: `log`, `session`, and with `at` (a point) `nth`, `action` and `argument`.
+
+    `without`: words with these beginnings are left out of every `podman` command, a mutation of the product.
+    """
 
     def __init__(self, config: str, role: str) -> None:
         with open(config, encoding="utf-8") as file:
@@ -233,6 +235,8 @@ def _spy(chaos: Chaos) -> None:
         if action in ("fail", "hang"):
             self.chaos_hangs = action == "hang"
             args = ["/bin/sh", "-c", f"echo 'Error: {_BLAME}' >&2; exit 125"] if action == "fail" else ["sleep", "900"]
+        elif chaos.config.get("without"):
+            args = [word for word in args if not word.startswith(tuple(chaos.config["without"]))]
         start(self, args, *rest, **named)
         chaos.reached(self.chaos_by, f"{self.chaos_what} started")
         return None

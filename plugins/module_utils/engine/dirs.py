@@ -14,6 +14,8 @@ from typing import Mapping, Optional
 
 from ..core.errors import HostError
 
+#: The environment that folders are found by; None is the caller's own.
+Env = Optional[Mapping[str, str]]
 #: ``AGENT.NAME``; no slash, no leading dot: safe as one path component. The agent's pattern has no dot.
 SESSION_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\.[a-z0-9][a-z0-9_-]{0,62}\Z")
 

@@ -22,13 +22,15 @@ from ..core.errors import EngineError
 from ..core.redact import Redactor
 from . import dirs
 
+#: Beginning of the name of a file that is being written.
+_NEW = ".new-"
 _RUN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}\Z")
 
 
 def atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace a file as a whole; a reader sees the old or the new one. Raises EngineError when the disk refuses."""
     try:
-        handle, name = tempfile.mkstemp(prefix=".new-", dir=str(path.parent))
+        handle, name = tempfile.mkstemp(prefix=f"{_NEW}{path.name}-", dir=str(path.parent))
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
@@ -46,9 +48,22 @@ def atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
         ) from error
 
 
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove what a killed writer of the file ``name`` (of any file) left half-written. Its writers hold a lock."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.startswith(f"{_NEW}{name}-" if name else _NEW):
+                os.unlink(entry.path)
+
+
 def new_run() -> str:
     """Name of a new run: UTC time, and four random digits for two within one second."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def new_folder(session: str, env: Optional[Mapping[str, str]] = None) -> Path:
+    """Where a new run of a session will lie; nothing is made, so that a record can name it first."""
+    return dirs.state_dir(env) / "evidence" / dirs.session_id(session) / new_run()
 
 
 class Evidence:
@@ -74,7 +89,7 @@ class Evidence:
         cls, session: str, redactor: Optional[Redactor] = None, env: Optional[Mapping[str, str]] = None
     ) -> Evidence:
         """A new run of a session."""
-        return cls(dirs.state_dir(env) / "evidence" / dirs.session_id(session) / new_run(), redactor)
+        return cls(new_folder(session, env), redactor)
 
     @classmethod
     def of(
@@ -125,9 +140,27 @@ class Evidence:
         digests = {
             path.name: evidence.digest(path.read_bytes())
             for path in sorted(self.folder.iterdir())
-            if path.name != evidence.CHAIN and not path.name.startswith(".new-") and path.is_file()
+            if path.name != evidence.CHAIN and not path.name.startswith(_NEW) and path.is_file()
         }
         return evidence.check(self.entries(), digests)
+
+    def adopt(self) -> list[str]:
+        """Enter what a killed command wrote and could not enter any more; returns the names. Half files go."""
+        sweep(self.folder)
+        entries = self.entries()
+        known = {str(entry.get("file")): entry.get("sha256") for entry in entries}
+        adopted = []
+        for name in evidence.FILES:
+            try:
+                sha256 = evidence.digest((self.folder / name).read_bytes())
+            except OSError:
+                continue
+            if known.get(name) != sha256:
+                entries = evidence.extended(entries, name, sha256)
+                adopted.append(name)
+        if adopted:
+            self._save(entries)
+        return adopted
 
     def _add(self, name: str, content: bytes) -> str:
         if name not in evidence.FILES:

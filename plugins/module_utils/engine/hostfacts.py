@@ -244,9 +244,10 @@ def _free_ids() -> int:
 
 def _ask_subids(kind: str) -> str:
     argv = [hostprograms.program("getsubids") or "getsubids", *(["-g"] if kind == "subgid" else []), _user()]
-    return subprocess.run(
-        argv, env=podman.environment(None), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    ).stdout
+    try:
+        return hostprograms.ask(argv).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _stat(path: Optional[str]) -> Optional[os.stat_result]:

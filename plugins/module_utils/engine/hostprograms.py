@@ -50,8 +50,9 @@ def told(name: str) -> Optional[str]:
         return ""
 
 
-def _on_pipe(argv: list[str]) -> str:
-    done = subprocess.run(
+def ask(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program that only tells something. Raises OSError, TimeoutExpired."""
+    return subprocess.run(
         argv,
         env=podman.environment(None),
         capture_output=True,
@@ -61,6 +62,10 @@ def _on_pipe(argv: list[str]) -> str:
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def _on_pipe(argv: list[str]) -> str:
+    done = ask(argv)
     return done.stdout + done.stderr
 
 

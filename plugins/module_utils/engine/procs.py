@@ -10,20 +10,26 @@ import os
 import time
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
+from ..core import escape
+
 #: Programs and modules that drive a session; the record of a session names those that were above the module.
 CONTROLLERS = ("ansible-playbook", "ansible", "ansible-runner", "asf-play", "asf_cli")
 _DEAD = ("Z", "X", "x")
 
 
 class Identity(NamedTuple):
-    """One process of one boot. ``start`` is field 22 of ``/proc/PID/stat``, in clock ticks since boot."""
+    """One process of one boot of one host. ``start`` is field 22 of ``/proc/PID/stat``, in clock ticks since boot.
+
+    The boot id alone tells hosts apart; the host's name is for people (a state folder may be shared by several).
+    """
 
     pid: int
     start: int
     boot: str
+    host: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """``{pid, start, boot}``."""
+        """``{pid, start, boot, host}``."""
         return dict(self._asdict())
 
     @classmethod
@@ -31,9 +37,9 @@ class Identity(NamedTuple):
         """The identity that ``as_dict`` gave, or None when the data is anything else."""
         if not isinstance(data, Mapping):
             return None
-        pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
+        pid, start, boot, host = (data.get(key) for key in ("pid", "start", "boot", "host"))
         if isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0:
-            return cls(pid, start, boot)
+            return cls(pid, start, boot, host if isinstance(host, str) else "")
         return None
 
 
@@ -70,7 +76,7 @@ def identity(pid: Optional[int] = None) -> Optional[Identity]:
     """Identity of a process (the caller when None); None when it does not live."""
     pid = os.getpid() if pid is None else pid
     start = start_time(pid)
-    return None if start is None else Identity(pid, start, boot_id())
+    return None if start is None else Identity(pid, start, boot_id(), os.uname().nodename)
 
 
 def alive(who: Optional[Identity]) -> bool:
@@ -121,6 +127,23 @@ def controllers(pid: Optional[int] = None) -> list[Identity]:
                 names.append(name)
         walker = parent(walker)
     return found or ([me] if me else [])
+
+
+def command(pid: Optional[int] = None) -> str:
+    """What the person typed who drives this process, in short: the outermost controller and its options.
+
+    Without what stands after ``--``: those words are the user's own.
+    """
+    above = controllers(pid)
+    try:
+        with open(f"/proc/{above[-1].pid if above else os.getpid()}/cmdline", "rb") as handle:
+            words = [os.fsdecode(word) for word in handle.read(4096).split(b"\0") if word]
+    except OSError:
+        return ""
+    names = [os.path.basename(word) for word in words]
+    first = next((n for n, name in enumerate(names[:6]) if name in CONTROLLERS), 0)
+    shown = words[first + 1 : words.index("--")] if "--" in words else words[first + 1 :]
+    return escape.terminal(" ".join([("asf-play" if names[first] == "asf_cli" else names[first]), *shown]), 200)
 
 
 def belongs(pid: int, container_id: str) -> bool:

@@ -10,24 +10,22 @@ still tell what there is (case L2).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
-import threading
 import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
 
-from ..core import lifecycle
+from ..core import escape, lifecycle
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
-from . import dirs, procs
-from .evidencefs import Evidence, atomic
+from . import dirs, locks, procs
+from .dirs import Env
+from .evidencefs import Evidence, atomic, new_folder, sweep
 from .inventory import Inventory
 from .podman import Podman
 
-Env = Optional[Mapping[str, str]]
 Record = dict[str, Any]
 
 
@@ -40,19 +38,15 @@ def run_folder(session: str, env: Env = None) -> Path:
     return dirs.run_dir(env) / dirs.session_id(session)
 
 
-#: Locks that a thread holds, and how often: the one of its outermost caller serves all inside it.
-_held: dict[tuple[str, int, int], int] = {}
-
-
 @contextlib.contextmanager
 def lock(session: str, env: Env = None, timeout: float = 120) -> Iterator[None]:
-    """Hold the session's lock; seconds. The kernel gives it up with the process, so it is never stale.
+    """Hold the session's lock; seconds. Who waits for it is told on whom (``locks``).
 
     Held inside one module call only; who holds it may take it again (open clears a broken session first).
     Raises EngineError when somebody else holds it for too long.
     """
     name = dirs.session_id(session)
-    with _hold(name, f"session {name}", env, timeout):
+    with locks.hold(name, f"session {name}", env, timeout):
         yield
 
 
@@ -62,41 +56,8 @@ def grants_lock(env: Env = None, timeout: float = 120) -> Iterator[None]:
 
     The innermost lock: who holds it takes no session's. Raises EngineError as ``lock`` does.
     """
-    with _hold("grants", "the grants of all sessions", env, timeout):
+    with locks.hold("grants", "the grants of all sessions", env, timeout):
         yield
-
-
-@contextlib.contextmanager
-def _hold(name: str, what: str, env: Env, timeout: float) -> Iterator[None]:
-    path = str(dirs.private(dirs.run_dir(env) / "locks") / f"{name}.lock")
-    key = (path, os.getpid(), threading.get_ident())
-    handle = None if _held.get(key) else _locked(path, what, timeout)
-    _held[key] = _held.get(key, 0) + 1
-    try:
-        yield
-    finally:
-        _held[key] -= 1
-        if handle is not None:
-            os.close(handle)
-
-
-def _locked(path: str, what: str, timeout: float) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    end = time.monotonic() + timeout
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if time.monotonic() > end:
-                os.close(handle)
-                raise EngineError(
-                    f"another command works on {what} for more than {timeout:g} s",
-                    file=path,
-                    remedy="wait for it or end it",
-                    code="busy",
-                ) from None
-            time.sleep(0.02)
 
 
 def read(session: str, env: Env = None) -> Optional[Record]:
@@ -134,7 +95,7 @@ def me() -> list[dict[str, Any]]:
 def begin(
     session: str, *, mode: str, isolation: str, plan_digest: str, plan: Optional[str] = None, env: Env = None
 ) -> Record:
-    """Record a session that is about to be opened, with a new evidence folder and an empty run folder.
+    """Record a session that is about to be opened, then make its evidence folder and an empty run folder.
 
     Raises EngineError when the session has a record already: close it first.
     """
@@ -155,12 +116,13 @@ def begin(
         "controllers": me(),
         "plan": plan,
         "plan_digest": plan_digest,
-        "evidence": str(Evidence.create(session, env=env).folder),
+        "evidence": str(new_folder(session, env)),
         "run": str(run_folder(session, env)),
         "created": now(),
         "containers": {},
     }
     write(record, env)
+    evidence_of(record, env=env)
     dirs.private(run_folder(session, env))
     return record
 
@@ -203,8 +165,15 @@ def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Eviden
     return Evidence.of(record["session"], record.get("evidence"), redactor, env)
 
 
+def sweep_temporary(session: str, env: Env = None) -> None:
+    """Remove what killed writers of the session's record left beside it. The caller holds the session's lock."""
+    path = _path(session, env)
+    sweep(path.parent, path.name)
+
+
 def forget(session: str, env: Env = None) -> bool:
     """Remove the record; False when there was none."""
+    sweep_temporary(session, env)
     try:
         os.unlink(_path(session, env))
     except FileNotFoundError:
@@ -251,6 +220,12 @@ def holder(record: Optional[Record]) -> Optional[int]:
     return living[-1] if living else None
 
 
+def _elsewhere(record: Optional[Record]) -> str:
+    """In words, the other host that a record comes from (a state folder may be shared): it cannot be looked at."""
+    hosts = {who.host for who in controllers(record)} - {"", os.uname().nodename}
+    return f" on host {', '.join(escape.terminal(host, 80) for host in sorted(hosts))}" if hosts else ""
+
+
 def describe(session: str, record: Optional[Record], containers: list[Container]) -> dict[str, Any]:
     """One row of ``asf-play ls``: session, agent, name, mode, isolation, state, why it is broken, how it ended.
 
@@ -263,7 +238,7 @@ def describe(session: str, record: Optional[Record], containers: list[Container]
     reasons = lifecycle.problems(record, containers) if state in (lifecycle.BROKEN, lifecycle.ENDED) else []
     agent_exit = next((one.exit_code for one in containers if one.role == "agent"), None)
     if state == lifecycle.BROKEN and known.get("state") in (lifecycle.OPENING, lifecycle.CLOSING):
-        reasons = [f"whoever was {known['state']} it died in step {known.get('step', '?')}"]
+        reasons = [f"whoever was {known['state']} it{_elsewhere(record)} died in step {known.get('step', '?')}"]
     return {
         "session": session,
         "agent": agent,

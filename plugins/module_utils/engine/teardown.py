@@ -219,6 +219,7 @@ def _evidence(
     evidence = None
     try:
         evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
+        report.actions += [f"entered {name}, which a killed command had written last" for name in evidence.adopt()]
         _closing(session, record, evidence, env)
     except (EngineError, OSError) as error:
         report.actions.append(f"evidence not complete: {error}")
@@ -244,6 +245,8 @@ def teardown(
     begin = time.monotonic()
     report = Report(session)
     with state.lock(session, env):
+        if not check:
+            state.sweep_temporary(session, env)
         record = state.read(session, env)
         _busy(session, record)
         survey, known = _survey(podman, session, env, inspect=True)
