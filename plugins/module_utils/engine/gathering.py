@@ -76,11 +76,12 @@ def _ending(one: Container, known: Details, time_limit: Time) -> dict[str, Any]:
 
 
 def _troubled(one: Container, opening: bool) -> bool:
-    """True when the container's last words matter: the open did not get to its end, or a service was found dead.
+    """True when the container's last words matter: the open did not get to its end, or a service was found dead that
+    had not ended by itself, with code 0, because the workload had.
 
     A live workload's output is its own and is never kept.
     """
-    return opening or (one.role in SERVICES and not one.alive)
+    return opening or (one.role in SERVICES and not one.alive and one.exit_code != 0)
 
 
 def _lines(podman: Podman, wanted: Sequence[Container], known: Details, found: Gathered) -> dict[str, list[str]]:
