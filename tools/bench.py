@@ -5,6 +5,7 @@
 Three figures, each beside its floor. ``open_without_broker`` and ``close``: the same Podman and wiring commands that
 the plan holds, issued one after the other by subprocess, with no Ansible, no verification and no records.
 ``open_with_broker``: the product's own launcher and image from ``podman start`` to its liveliness answer, alone.
+``several`` (``bench_several.py``): eight sessions opened at once beside the CPU time of one, and memory by part.
 Writes ``build/bench.json``; ratios are of medians of runs made side by side on one machine.
 """
 
@@ -23,6 +24,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+import bench_several
 
 import asf_cli  # noqa: F401  (gives asf_lib its name in a checkout)
 from asf_lib.engine import bringup, netns, wiring
@@ -170,22 +173,39 @@ def report(bench: Bench, rounds: int) -> dict[str, Any]:
     }
 
 
+def _document(bench: Bench, rounds: int, several: bool) -> dict[str, Any]:
+    """Everything, or what there was with only the part about several sessions measured anew."""
+    path = ROOT / "build" / "bench.json"
+    if several:
+        bench.play("open.yml", "bench-plain")  # builds what is missing
+        bench.play("close.yml", "bench-plain")
+        document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"version": 1, "figures": {}}
+    else:
+        measure(bench, rounds)
+        document = report(bench, rounds)
+    document["several"] = bench_several.measure(bench.env)
+    document["memory_mib"] = bench_several.memory(bench.env)
+    return document
+
+
 def main() -> int:
     """Measure, write ``build/bench.json`` and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--part", choices=["all", "several"], default="all", help="several: only the eight at once")
+    request = parser.parse_args()
+    rounds = request.rounds
     base = Path(tempfile.mkdtemp(prefix="asf-bench-", dir=Path.home()))
     try:
         bench = Bench(base)
-        measure(bench, rounds)
-        document = report(bench, rounds)
+        document = _document(bench, rounds, request.part == "several")
     finally:
         shutil.rmtree(base, ignore_errors=True)
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "bench.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     for name, row in document["figures"].items():
         print(f"{name:20} {row['seconds_p50']:6.2f} s   floor {row['floor_p50']:6.2f} s   ratio {row['ratio_p50']:.2f}")
+    print(json.dumps({key: document[key] for key in ("several", "memory_mib")}, indent=1))
     return 0
 
 
