@@ -16,14 +16,14 @@ import threading
 import time
 from pathlib import Path
 
+import asf_cli  # noqa: F401  (gives asf_lib its name in a checkout)
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from support import crash  # noqa: E402
 from support.client import World  # noqa: E402
 from support.product import SessionFactory, operator_home  # noqa: E402
-
-import asf_cli  # noqa: E402, F401  (gives asf_lib its name in a checkout)
 
 
 def _lab(base: Path, name: str) -> crash.Lab:
