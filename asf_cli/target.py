@@ -16,9 +16,10 @@ _WHERE = "asf-play ls shows the sessions"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A session as a word, or as for a playbook (``-e agent=… -e session=…``)."""
-    parser.add_argument(
+    word = parser.add_argument(
         "target", nargs="?", metavar="AGENT[.SESSION]", help="the session; may be left out when only one lives"
     )
+    word.complete = ("session",)  # type: ignore[attr-defined]
     add_options(parser)
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "exec": Command("run a command in a live session", takes_command=True),
     "cp": Command("copy files into a session or out of it"),
     "repo": Command("which repositories an agent gets"),
+    "completion": Command("completion of words for bash, zsh or fish"),
     "doctor": Command("what this host offers and lacks"),
 }
 

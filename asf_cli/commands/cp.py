@@ -67,8 +67,12 @@ class Remote(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("source", metavar="FROM", help="[AGENT[.SESSION]]:PATH, or a local path")
-    parser.add_argument("target", metavar="TO", help="a local path, or [AGENT[.SESSION]]:PATH")
+    places = [
+        parser.add_argument("source", metavar="FROM", help="[AGENT[.SESSION]]:PATH, or a local path"),
+        parser.add_argument("target", metavar="TO", help="a local path, or [AGENT[.SESSION]]:PATH"),
+    ]
+    for one in places:
+        one.complete = ("place",)  # type: ignore[attr-defined]
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.add_argument(
         "--skip-unsafe", action="store_true", help="leave out links that lead outside and special files"

@@ -30,9 +30,10 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument(
+    words = parser.add_argument(
         "words", nargs="*", metavar="AGENT[.SESSION] LOG", help=f"the session, and one of {', '.join(LOGS)} (agent)"
     )
+    words.complete = ("session", "log")  # type: ignore[attr-defined]
     target.add_options(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the session ends")
     parser.add_argument("-n", "--lines", default=str(DEFAULT_LINES), metavar="N", help="the last N lines, or: all")

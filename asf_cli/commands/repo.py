@@ -23,14 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="add|remove|list", parser_class=type(parser))
     add = verbs.add_parser("add", help="grant a repository", allow_abbrev=False)
-    add.add_argument("agent")
-    add.add_argument("path")
+    agents = [add.add_argument("agent")]
+    add.add_argument("path").complete = ("file",)  # type: ignore[attr-defined]
     add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help="default: rw")
     remove = verbs.add_parser("remove", help="take a grant back", allow_abbrev=False)
-    remove.add_argument("agent")
-    remove.add_argument("repository", metavar="PATH|NAME")
+    agents.append(remove.add_argument("agent"))
+    remove.add_argument("repository", metavar="PATH|NAME").complete = ("file",)  # type: ignore[attr-defined]
     show = verbs.add_parser("list", help="show grants", allow_abbrev=False)
-    show.add_argument("agent", nargs="?")
+    agents.append(show.add_argument("agent", nargs="?"))
+    for one in agents:
+        one.complete = ("agent",)  # type: ignore[attr-defined]
     for one in (add, remove, show):
         one.add_argument("--json", action="store_true", help="standard output is one JSON document")
 
