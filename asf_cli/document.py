@@ -28,6 +28,21 @@ def failure(error: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def nothing(playbook: str, why: str) -> dict[str, Any]:
+    """The document of a request that there was nothing to do for."""
+    return {
+        "ok": True,
+        "playbook": playbook,
+        "session": None,
+        "changed": False,
+        "phases": [],
+        "probes": [],
+        "evidence": None,
+        "warnings": [],
+        "cleanup": {"actions": [why]},
+    }
+
+
 def build(outcome: Outcome, playbook: str) -> dict[str, Any]:
     """The document of one run. What ASF's modules gave beyond the fixed fields is added under its own name."""
     error = outcome.final_error()

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import NoReturn
 
 from . import commands, variables
 from .commands import COMMANDS
 from .errors import CliError
+from .nearmiss import near
 
 _EXAMPLES = """\
 examples:
@@ -28,11 +30,29 @@ exit codes: 0 done; N the workload's own; 64 wrong use; 220 refused (manifest, g
 """
 
 
+_UNKNOWN = re.compile(r"unrecognized arguments: (-\S+)")
+_CHOICE = re.compile(r".*invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+def _below(given: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of a command's own verbs."""
+    verbs = [action for action in given._actions if isinstance(action, argparse._SubParsersAction)]
+    return [one for action in verbs for one in action.choices.values()]
+
+
 class _Parser(argparse.ArgumentParser):
     """Errors are raised instead of printed, so that ``--json`` can report them too."""
 
     def error(self, message: str) -> NoReturn:
-        raise CliError(message, remedy=f"{self.prog} --help shows how")
+        raise CliError(message, remedy=f"{self._meant(message)}{self.prog} --help shows how")
+
+    def _meant(self, message: str) -> str:
+        """``did you mean …? `` for an option or a choice that is close to what was typed."""
+        unknown, choice = _UNKNOWN.match(message), _CHOICE.match(message)
+        if unknown:
+            known = [name for one in [self, *_below(self)] for name in one._option_string_actions]
+            return near(unknown.group(1).partition("=")[0], known)
+        return near(choice.group(1), re.findall(r"'([^']*)'", choice.group(2))) if choice else ""
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str] | None]:
@@ -55,6 +75,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         found.verb = first
         return found
     words, after = split(argv)
+    if first not in COMMANDS and not first.startswith("-"):
+        _known(first)
     found = command(first).parse_args(words[1:]) if first in COMMANDS else playbook().parse_args(words)
     found.verb = first if first in COMMANDS else "playbook"
     found.command = after
@@ -63,6 +85,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if after is not None and (not after or not after[0]):
         raise CliError("nothing stands after --", remedy="leave -- out, or name a command")
     return found
+
+
+def _known(word: str) -> None:
+    """Raise CliError for a first word that is neither command nor playbook, before others are misunderstood."""
+    from . import paths
+
+    if word and "/" not in word:
+        paths.playbook(word, paths.content())
 
 
 def command(name: str) -> argparse.ArgumentParser:

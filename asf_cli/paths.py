@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import CliError
+from .nearmiss import near
 
 #: Variables of the operator that Podman, builds and programs need. Everything else stays behind: proxy variables
 #: (case P14), credentials (S7) and above all ANSIBLE_*, which can name plugins to run.
@@ -155,8 +156,10 @@ def playbook(word: str, folder: Path) -> Path:
     for name in (word, f"{word}.yml"):
         if name in shipped:
             return folder / "playbooks" / name
-    import difflib
+    from .commands import COMMANDS
 
-    close = difflib.get_close_matches(word, shipped + [name.rsplit(".", 1)[0] for name in shipped], n=1)
-    listed = f"shipped playbooks: {', '.join(shipped)}; name your own by a path, as in ./{word}"
-    raise CliError("no such playbook", found=word, remedy=f"did you mean {close[0]}? {listed}" if close else listed)
+    meant = near(word, [*COMMANDS, *shipped, *(name.rsplit(".", 1)[0] for name in shipped)])
+    listed = (
+        f"commands: {', '.join(COMMANDS)}; playbooks: {', '.join(shipped)}; your own: by a path, as in ./{word[:80]}"
+    )
+    raise CliError("no such command or playbook", found=word[:80], remedy=f"{meant}{listed}")

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import document, errors, paths, render, runner, variables
+from . import choosing, document, errors, paths, render, runner, variables
 from .errors import CliError
 from .events import Outcome
 from .interrupts import Interrupts
 from .progress import Progress
 
 #: Shipped playbooks that are about one agent.
-_NEED_AGENT = ("open.yml", "build.yml", "verify.yml", "close.yml")
+_NEED_AGENT = ("open.yml", "build.yml")
 
 
 class Reporter:
@@ -89,6 +89,9 @@ def play(request: argparse.Namespace) -> int:
     book = paths.playbook(request.playbook, content)
     shipped = book.name if book.parent == content / "playbooks" else ""
     _check(request, shipped)
+    settled = choosing.settle(request, shipped)
+    if settled is not None:
+        return settled
     for path, key in ((None if shipped else book, "playbook"), (request.inventory, "--inventory")):
         if path is not None:
             _refuse_granted(str(path), key)
@@ -100,6 +103,9 @@ def play(request: argparse.Namespace) -> int:
 
             return opening.open_session(request, book, reporter)
         interrupts = execute(to_run(request, book), reporter)
+        if shipped == "close.yml" and not reporter.outcome.failed and not reporter.outcome.changed:
+            for line in choosing.hint(session_id(request.variables)):
+                progress.line(line)
         return conclude(request, reporter, interrupts, shipped or str(book))
     finally:
         progress.close()
@@ -124,7 +130,9 @@ def to_run(request: argparse.Namespace, book: Path, **more: Any) -> runner.Run:
 
 def _check(request: argparse.Namespace, shipped: str) -> None:
     if shipped in _NEED_AGENT and "agent" not in request.variables:
-        raise CliError(f"{shipped} needs an agent", key="agent", remedy=f"asf-play {shipped} -e agent=NAME")
+        raise CliError(
+            f"{shipped} needs an agent", key="agent", remedy=f"asf-play {shipped} -e agent=NAME; {_agents(request)}"
+        )
     if request.inventory and "/" not in request.inventory:
         raise CliError(
             "an inventory is named by a path with a slash",
@@ -136,6 +144,12 @@ def _check(request: argparse.Namespace, shipped: str) -> None:
         raise CliError(f"{shipped} takes no command", found=request.command[0], remedy="leave out what stands after --")
     if request.detach and shipped != "open.yml":
         raise CliError("--detach belongs to open.yml", key="--detach", remedy="leave it out")
+
+
+def _agents(request: argparse.Namespace) -> str:
+    from asf_lib.engine import home
+
+    return f"the agents are {', '.join(home.agents(home.resolve(request.variables.get('asf_home')))) or 'none'}"
 
 
 def _refuse_granted(path: str, key: str) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import variables
 from .errors import CliError
+from .nearmiss import near
 
 _WHERE = "asf-play ls shows the sessions"
 
@@ -120,12 +120,6 @@ def unknown(wanted: str, known: Sequence[str]) -> CliError:
     """The error for a session that does not exist, with the likely name."""
     remedy = f"{near(wanted, known)}{_WHERE}"
     return CliError(f"there is no session {wanted}", key="session", found=wanted, remedy=remedy, code="no-session")
-
-
-def near(wanted: str, known: Sequence[str]) -> str:
-    """``did you mean …? `` when one of the names is close; else nothing."""
-    found = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
-    return f"did you mean {found[0]}? " if found else ""
 
 
 def _rows() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import argparse
 
 from .. import complete, document, errors
 from ..errors import CliError
+from ..nearmiss import near
 
 USAGE = "asf-play completion bash|zsh|fish"
 EXAMPLES = """\
@@ -84,8 +85,6 @@ def run(request: argparse.Namespace) -> int:
         print("\n".join(complete.told(request.line, request.shell, request.breaks)))
         return errors.OK
     if len(request.shell) != 1 or request.shell[0] not in SCRIPTS:
-        from ..target import near
-
         word = " ".join(request.shell)[:80]
         raise CliError(
             "completion is for one of three shells", found=word or None, remedy=f"{near(word, list(SCRIPTS))}{USAGE}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import document, errors, logtext, render, target
 from ..errors import CliError
+from ..nearmiss import near
 
 LOGS = ("agent", "caddy", "broker", "decisions")
 DEFAULT_LINES = 1000
@@ -72,8 +73,9 @@ def _words(words: list[str]) -> tuple[str | None, str]:
         return None, words[0]
     log = words[1] if len(words) == 2 else "agent"
     if log not in LOGS:
-        near = target.near(log, LOGS)
-        raise CliError(f"there is no log {log}", found=log, remedy=f"{near}the logs of a session are {', '.join(LOGS)}")
+        raise CliError(
+            f"there is no log {log}", found=log, remedy=f"{near(log, LOGS)}the logs of a session are {', '.join(LOGS)}"
+        )
     return (words[0] if words else None), log
 
 
