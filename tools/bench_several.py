@@ -65,21 +65,22 @@ def parts(record: Json) -> dict[str, list[int]]:
         found[first], found[second] = [one["pid"]], children
         found["conmon"] += [above for above in [procs.parent(one["pid"])] if above]
         if role == "caddy":
-            found["uplink"] = _uplink(one["id"])
+            found["uplink"] = _uplink(one["id"], one["pid"])
     return found
 
 
-def _uplink(container: str) -> list[int]:
-    """The container's user-mode network has the path of its namespace on the command line."""
+def _uplink(container: str, pid: int) -> list[int]:
+    """The user-mode network of a container: slirp4netns has its pid on the command line, pasta its namespace's path."""
     form = "{{.NetworkSettings.SandboxKey}}"
-    place = subprocess.run(["podman", "inspect", "-f", form, container], capture_output=True, check=True).stdout.strip()
+    asked = subprocess.run(["podman", "inspect", "-f", form, container], capture_output=True, check=True)
+    places = {str(pid).encode(), asked.stdout.strip()} - {b""}
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().split(b"\0")
         except OSError:
             continue
-        if place in words and Path(os.fsdecode(words[0])).name.startswith(("slirp4netns", "pasta")):
+        if places & set(words[1:]) and Path(os.fsdecode(words[0])).name.startswith(("slirp4netns", "pasta")):
             found.append(int(entry.parent.name))
     return found
 

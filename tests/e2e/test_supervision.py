@@ -266,15 +266,17 @@ def test_without_its_uplink_caddy_says_that_upstream_is_down(session: SessionFac
 
 
 def _uplink(opened: Session) -> list[int]:
-    """Caddy's user-mode network: slirp4netns or pasta, which has the path of the namespace on its command line."""
-    place = opened.inspect("caddy")["NetworkSettings"]["SandboxKey"].encode()
+    """Caddy's user-mode network: slirp4netns has Caddy's pid on its command line, pasta the namespace's path."""
+    places = {str(pids(opened)["caddy"]).encode(), opened.inspect("caddy")["NetworkSettings"]["SandboxKey"].encode()}
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = entry.read_bytes().split(b"\0")
-            if place in words and Path(os.fsdecode(words[0])).name.startswith(("slirp4netns", "pasta")):
+            if places & set(words[1:]) - {b""} and Path(os.fsdecode(words[0])).name.startswith(
+                ("slirp4netns", "pasta")
+            ):
                 found.append(int(entry.parent.name))
-    assert found, f"nothing serves {place!r}"
+    assert found, f"nothing serves {places}"
     return found
 
 
