@@ -122,6 +122,7 @@ func stop() {
 	case <-done:
 	case <-time.After(stopDeadline):
 	}
+	asf.Flush() // what was refused since
 }
 
 func validate(file string, stdout io.Writer) int {

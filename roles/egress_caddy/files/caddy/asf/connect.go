@@ -104,21 +104,29 @@ func (c *Connect) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.
 	raw.enter()
 	defer raw.leave()
 	d := &decision{session: c.Session, listener: c.Listener, method: q.Method, host: describeTarget(q.RequestURI), start: time.Now()}
-	if no := c.serve(w, q, raw, d); no != nil {
-		d.refuse(no)
-		d.emit()
+	if no := c.decide(w, q, raw, d); no != nil {
 		return answerRefusal(w, raw, no.bytes(d.host, d.port))
 	}
-	d.emit()
 	return nil
+}
+
+// decide carries a request out and writes its line. It is in the group until the line is written: who waits for the
+// group to be idle waits for the lines of what was cut (case P15).
+func (c *Connect) decide(w http.ResponseWriter, q *http.Request, raw *guardConn, d *decision) *refusal {
+	no := refuse(reasonClosed, "")
+	if c.group.enter() {
+		defer c.group.leave()
+		no = c.serve(w, q, raw, d)
+	}
+	if no != nil {
+		d.refuse(no)
+	}
+	d.emit()
+	return no
 }
 
 // serve returns nil when the client got its tunnel, however that ended.
 func (c *Connect) serve(w http.ResponseWriter, q *http.Request, raw *guardConn, d *decision) *refusal {
-	if !c.group.enter() {
-		return refuse(reasonClosed, "")
-	}
-	defer c.group.leave()
 	target, no := readTarget(q)
 	if no != nil {
 		return no

@@ -47,12 +47,9 @@ func (d *decision) refuse(r *refusal) {
 }
 
 func (d *decision) emit() {
-	logger().Info("decision",
-		zap.String("session", d.session), zap.String("listener", d.listener),
-		zap.String("method", printable(d.method)), zap.String("host", printable(d.host)),
-		zap.String("port", printable(d.port)), zap.String("decision", d.verdict()), zap.String("reason", d.reason),
-		zap.String("detail", printable(d.detail)), zap.String("key", printable(d.key)), zap.String("addr", d.addr),
-		zap.Int64("up", d.up), zap.Int64("down", d.down), zap.Int64("ms", time.Since(d.start).Milliseconds()))
+	k := kind{session: d.session, listener: d.listener, method: printable(d.method), host: printable(d.host),
+		port: printable(d.port), decision: d.verdict(), reason: d.reason, key: printable(d.key)}
+	decided.note(k, printable(d.detail), d.addr, d.up, d.down, d.start)
 }
 
 // logger is looked up for each line, so that lines of an old configuration's requests go where the new one logs.

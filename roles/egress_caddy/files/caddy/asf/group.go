@@ -130,7 +130,7 @@ func register(g *group) (forget func()) {
 }
 
 // Shutdown cuts every tunnel and every answer in flight, in all configurations, and waits at most half a second for
-// their log lines. New requests are refused from here on. It is for a program that is about to exit.
+// their log lines; what was only counted is written too. New requests are refused from here on. It is for a program that is about to exit.
 func Shutdown() {
 	groupsMu.Lock()
 	all := make([]*group, 0, len(groups))
@@ -143,4 +143,5 @@ func Shutdown() {
 		wait.Go(func() { g.stop(stopPatience) })
 	}
 	wait.Wait()
+	Flush()
 }

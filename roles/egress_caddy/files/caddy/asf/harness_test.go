@@ -282,6 +282,8 @@ func loadConfig(config m) error {
 
 func startCaddy(t *testing.T, listener string, handler, guard m) *proxy {
 	t.Helper()
+	decided.flush()
+	decided.reset(nil)
 	p := &proxy{t: t, log: filepath.Join(t.TempDir(), "log")}
 	p.addr = fmt.Sprintf("127.0.0.1:%d", freePort(t, "127.0.0.1"))
 	t.Cleanup(func() { _ = caddy.Stop() })
@@ -295,7 +297,8 @@ func startCaddy(t *testing.T, listener string, handler, guard m) *proxy {
 type line struct {
 	Logger, Session, Listener, Method, Host, Port, Decision, Reason, Detail, Key, Addr, Target string
 	Status                                                                                     int
-	Up, Down, Ms                                                                               int64
+	Up, Down, Ms, Count                                                                        int64
+	Others                                                                                     bool
 }
 
 func (p *proxy) lines() []line {

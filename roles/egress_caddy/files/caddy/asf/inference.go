@@ -12,7 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 )
 
 func init() { caddy.RegisterModule(&Inference{}) }
@@ -126,11 +125,9 @@ func (e *exchange) emit() {
 	case reasonOK, reasonClientGone, reasonClosed, frontBrokerStarting, frontBrokerTimeout, frontBrokerError:
 		verdict = decisionAllow
 	}
-	logger().Info("decision",
-		zap.String("session", e.session), zap.String("listener", e.listener), zap.String("method", printable(e.method)),
-		zap.String("target", printable(describeTarget(e.target))), zap.Int("status", e.status),
-		zap.String("decision", verdict), zap.String("reason", e.reason), zap.String("detail", printable(e.detail)),
-		zap.Int64("up", e.up), zap.Int64("down", e.down), zap.Int64("ms", time.Since(e.start).Milliseconds()))
+	k := kind{session: e.session, listener: e.listener, method: printable(e.method),
+		target: printable(describeTarget(e.target)), decision: verdict, reason: e.reason, status: e.status}
+	decided.note(k, printable(e.detail), "", e.up, e.down, e.start)
 }
 
 // ServeHTTP answers one request; it leaves exactly one decision line.
@@ -139,12 +136,13 @@ func (i *Inference) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhtt
 	raw.enter()
 	defer raw.leave()
 	e := &exchange{session: i.Session, listener: i.Listener, method: q.Method, target: q.RequestURI, start: time.Now()}
-	defer e.emit()
 	if !i.group.enter() {
 		answerFront(w, i.Protocol, e, frontRefusal{reasonClosed, http.StatusServiceUnavailable, "the session is closing"})
+		e.emit()
 		return nil
 	}
 	defer i.group.leave()
+	defer e.emit() // before the group may count as idle, and the program end
 	if i.isControl(q) {
 		w.Header().Del("Server")
 		w.Header().Set("X-Asf-Front", "ok")
