@@ -25,6 +25,7 @@ COMMANDS = {
     "logs": Command("what the parts of a session have written"),
     "events": Command("what happened in a session"),
     "watch": Command("follow a live session until it ends, and verify it again and again"),
+    "evidence": Command("what sessions left: show, verify, export, prune"),
     "exec": Command("run a command in a live session", takes_command=True),
     "cp": Command("copy files into a session or out of it"),
     "repo": Command("which repositories an agent gets"),

@@ -15,6 +15,7 @@ description:
     session's containers, secrets, anonymous volumes, run folder and record.
   - Resources are found by label, so that a lost state folder does not matter. What does not carry the session's labels
     is never touched; state volumes and evidence are kept.
+  - Afterwards evidence of earlier sessions that is too old or too much (C(evidence) of C(config.yml)) is removed.
   - Can be repeated; a session that owns nothing is reported unchanged.
 options:
   session:
@@ -68,7 +69,7 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module
 from ansible_collections.asf.sandbox.plugins.module_utils.core.errors import PlanError
-from ansible_collections.asf.sandbox.plugins.module_utils.engine import dirs, sweep, teardown
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import dirs, evidencestore, sweep, teardown
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman
 
 SPEC = {"session": {"type": "str"}, "plan": {"type": "path"}}
@@ -117,6 +118,8 @@ def work(params, check_mode, diff):
         raise
     swept = [] if check_mode else sweep.ended(podman, but=session)
     result["changed"] = result["changed"] or bool(swept)
+    if result["changed"] and not check_mode:
+        result["actions"] += evidencestore.prune_at_close()
     result["asf"].update(notes=[one.line() for one in swept], swept=[one.as_dict() for one in swept])
     return result
 

@@ -96,12 +96,40 @@ def test_B8_restarts_are_the_starts_after_the_first() -> None:
     assert decisions.restarts(events) == {"broker": 1, "caddy": 0}
 
 
-def test_usage_by_model_and_in_total() -> None:
+def test_a_line_with_a_number_stands_for_that_many() -> None:
+    """Caddy counts what repeats (ledger.go)."""
+    line = {"decision": "deny", "reason": "denied-name", "count": 997, "others": True, "first": 1.5, "last": 2.5}
+    said = {"msg": "decision", **line}
+    found = decisions.parse(_lines(DENIAL, said, {**said, "count": True}))
+    assert found.decisions[1] == line
+    assert decisions.counts(found.decisions) == {"deny": {"denied-name": 1 + 997 + 1}}
+    assert decisions.parse(_lines(DENIAL, said), limit=1).dropped == 997
+
+
+def test_usage_of_the_broker_by_model_and_in_total() -> None:
     found = decisions.usage(
-        [{"model": "a", "input_tokens": 2, "cost_usd": 0.5}, {"model": "b", "output_tokens": 3}, {}]
+        [], [{"model": "a", "input_tokens": 2, "cost_usd": 0.5}, {"model": "b", "output_tokens": 3}, {}]
     )
-    assert found["models"]["a"] == {"requests": 1, "input_tokens": 2, "output_tokens": 0, "cost_usd": 0.5}
+    assert found["models"]["a"] == {"requests": 1, "input_tokens": 2, "output_tokens": None, "cost_usd": 0.5}
     assert found["total"] == {"requests": 3, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5}
+    assert found["front"]["routes"] == []
+
+
+def test_usage_of_caddy_by_listener_and_route() -> None:
+    passed = {"listener": "L2", "method": "POST", "target": "/v1/messages", "status": 200, "decision": "allow"}
+    passed |= {"up": 5, "down": 7, "ms": 1500}
+    refused = {"listener": "L2", "method": "GET", "target": "/<script>", "decision": "deny", "reason": "denied-path"}
+    tunnels = {"listener": "L1", "decision": "deny", "reason": "denied-name", "count": 9}
+    found = decisions.usage([passed, passed, refused, tunnels], [])
+    assert found["listeners"]["L1"] == {"decisions": 9, "denied": 9, "up": 0, "down": 0, "seconds": 0}
+    assert found["listeners"]["L2"] == {"decisions": 3, "denied": 1, "up": 10, "down": 14, "seconds": 3.0}
+    assert [(row["route"], row["status"], row["decisions"]) for row in found["front"]["routes"]] == [
+        ("POST /v1/messages", 200, 2),
+        ("refused: denied-path", None, 1),
+    ]
+    assert found["total"] == {"requests": 0, "input_tokens": None, "output_tokens": None, "cost_usd": None}
+    alone = decisions.usage([tunnels], None)
+    assert alone["front"] is None and alone["total"] is None and alone["models"] is None
 
 
 def test_rows_of_a_log_file_are_joined_by_stream() -> None:

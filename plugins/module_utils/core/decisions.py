@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,10 @@ _DECISION: tuple[tuple[str, type, int], ...] = (
     ("up", int, 0),
     ("down", int, 0),
     ("ms", int, 0),
+    ("count", int, 0),
+    ("others", bool, 0),
+    ("first", float, 0),
+    ("last", float, 0),
 )
 _EVENT: tuple[tuple[str, type, int], ...] = (
     ("name", str, 16),
@@ -51,6 +55,9 @@ _USAGE: tuple[tuple[str, type, int], ...] = (
 _LONGEST_LINE = 16_384
 #: A line that stands for several decisions; the fields come in this order.
 _SEVERAL = re.compile(rb'"decision":"(allow|deny)"[^\n]*?,"count":(\d{1,12})')
+#: Routes of the front that are told apart in the usage, and statuses of one.
+_MOST_ROUTES = 100
+_TOKENS = ("input_tokens", "output_tokens", "cost_usd")
 
 
 @dataclass
@@ -66,6 +73,8 @@ class Parsed:
 
 def _value(raw: Any, kind: type, longest: int) -> Any:
     """The value as the kind, or None. Numbers that arrive as text (ports do) count when they are plain digits."""
+    if kind is bool:
+        return True if raw is True else None
     if kind is str:
         return raw[:longest] if isinstance(raw, str) else str(raw)[:longest] if isinstance(raw, (int, float)) else None
     if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 19:
@@ -96,7 +105,7 @@ def parse(lines: Iterable[str], limit: int = 200_000) -> Parsed:
         if raw is None:
             found.other += 1
         elif len(found.decisions) + len(found.supervisor) + len(found.usage) >= limit:
-            found.dropped += 1
+            found.dropped += weight(raw)
         elif raw.get("asf") == "supervisor":
             found.supervisor.append(_record(raw, _EVENT))
         elif raw.get("asf") == "usage":
@@ -119,20 +128,20 @@ def _json(text: str) -> dict[str, Any] | None:
     return raw if isinstance(raw, dict) else None
 
 
+def weight(record: Mapping[str, Any]) -> int:
+    """How many decisions a record stands for: Caddy writes what repeats as one line with their number."""
+    count = record.get("count", 1)
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 < count < 10**15 else 1
+
+
 def counts(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Number of decisions by decision and reason: ``{"allow": {"ok": 3}, "deny": {"denied-name": 1}}``."""
     found: dict[str, dict[str, int]] = {}
     for record in records:
         reasons = found.setdefault(str(record.get("decision", "?")), {})
         reason = str(record.get("reason", "?"))
-        reasons[reason] = reasons.get(reason, 0) + 1
+        reasons[reason] = reasons.get(reason, 0) + weight(record)
     return found
-
-
-def weight(record: Mapping[str, Any]) -> int:
-    """How many decisions a record stands for."""
-    count = record.get("count", 1)
-    return max(1, count) if isinstance(count, int) else 1
 
 
 def by_host(records: Iterable[Mapping[str, Any]], limit: int) -> dict[str, dict[str, int]]:
@@ -180,18 +189,65 @@ def restarts(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def usage(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Requests, tokens and spend, in total and by model, as the provider reported them."""
-    models: dict[str, dict[str, Any]] = {}
-    for record in records:
-        model = models.setdefault(
-            str(record.get("model", "?")), {"requests": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
-        )
-        model["requests"] += 1
-        for name in ("input_tokens", "output_tokens", "cost_usd"):
-            model[name] += record.get(name, 0)
-    total = {
-        name: sum(model[name] for model in models.values())
-        for name in ("requests", "input_tokens", "output_tokens", "cost_usd")
+def usage(caddy: Sequence[Mapping[str, Any]], broker: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """The document ``usage.json``: what passed Caddy, and what the broker reported; ``broker`` is None without one."""
+    front = [record for record in caddy if str(record.get("listener", "")).startswith("L2")]
+    return {
+        "version": 1,
+        "decisions": counts(caddy),
+        "listeners": {name: _carried(group) for name, group in sorted(_grouped(caddy, _listener).items())},
+        "front": None if broker is None else {**_carried(front), "routes": _routes(front)},
+        **_models(broker),
     }
-    return {"total": total, "models": models}
+
+
+def _grouped(records: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for record in records:
+        found.setdefault(key(record), []).append(record)
+    return found
+
+
+def _listener(record: Mapping[str, Any]) -> str:
+    return str(record.get("listener", "?"))
+
+
+def _carried(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Number, bytes towards the destination (``up``) and back (``down``), and time of some decisions."""
+    return {
+        "decisions": sum(map(weight, records)),
+        "denied": sum(weight(record) for record in records if record.get("decision") == "deny"),
+        "up": sum(int(record.get("up") or 0) for record in records),
+        "down": sum(int(record.get("down") or 0) for record in records),
+        "seconds": round(sum(int(record.get("ms") or 0) for record in records) / 1000, 3),
+    }
+
+
+def _routes(front: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Requests to the front by route and status, the busiest first. A refused one's path is the workload's own text."""
+
+    def route(record: Mapping[str, Any]) -> tuple[str, int | None]:
+        allowed = record.get("decision") == "allow" and record.get("target")
+        name = f"{record.get('method', '')} {record['target']}" if allowed else f"refused: {record.get('reason', '?')}"
+        return name, record.get("status")
+
+    rows = [
+        {"route": name, "status": status, **_carried(group)} for (name, status), group in _grouped(front, route).items()
+    ]
+    return sorted(rows, key=lambda row: (-row["decisions"], row["route"], row["status"] or 0))[:_MOST_ROUTES]
+
+
+def _models(records: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Requests, tokens and spend, in total and by model; null is what nobody reported."""
+    if records is None:
+        return {"total": None, "models": None}
+    groups = _grouped(records, lambda record: str(record.get("model", "?")))
+    return {"total": _sums(records), "models": {name: _sums(group) for name, group in groups.items()}}
+
+
+def _sums(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {"requests": len(records)}
+    for name in _TOKENS:
+        told = [record[name] for record in records if name in record]
+        found[name] = round(sum(told), 6) if told else None
+    return found

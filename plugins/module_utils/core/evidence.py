@@ -13,6 +13,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .decisions import weight
+
 #: Files of an evidence folder; ``chain.json`` names the others and is not part of the chain.
 FILES = (
     "plan.json",
@@ -21,6 +23,8 @@ FILES = (
     "supervisor.jsonl",
     "usage.json",
     "cleanup.json",
+    "report.html",
+    "junit.xml",
 )
 CHAIN = "chain.json"
 GENESIS = "0" * 64
@@ -89,13 +93,13 @@ def bounded_document(obj: Any, max_text: int = MAX_TEXT) -> bytes:
 def bounded_lines(records: Sequence[Any], dropped: int = 0) -> bytes:
     """Records as lines within ``MAX_RECORDS`` and ``MAX_BYTES``: first and last ones, ``{"dropped": n}`` between.
 
-    ``dropped`` counts records that the caller has left out already.
+    ``dropped`` counts what the caller has left out already. A record with a ``count`` stands for that many.
     """
     lines = [line(bounded(record)[0]) for record in records]
     half_count, half_bytes = MAX_RECORDS // 2, MAX_BYTES // 2
     head = _within(lines, half_count, half_bytes)
     tail = _within(lines[len(head) :][::-1], half_count, half_bytes)
-    dropped += len(lines) - len(head) - len(tail)
+    dropped += sum(weight(record) for record in records[len(head) : len(records) - len(tail)])
     middle = [line({"dropped": dropped})] if dropped else []
     return b"".join(head + middle + tail[::-1])
 
@@ -142,5 +146,5 @@ def check(entries: Sequence[Mapping[str, Any]], digests: Mapping[str, str]) -> l
         if file not in digests:
             found.append(f"{file} is missing")
         elif digests[file] != sha256:
-            found.append(f"{file} was changed after it was written")
+            found.append(f"{file} was changed: its SHA-256 is {digests[file][:16]}…, written was {sha256[:16]}…")
     return found + [f"{file} is not in the chain" for file in sorted(digests) if file not in latest]

@@ -18,6 +18,7 @@ from .manifest_rules import dropped_domains, provider_host, run_rules
 from .manifest_schema import MANIFEST
 from .marked import Node
 from .providers import PROTOCOLS, key_variable
+from .redact import looks_secret
 from .schema import Checked, check
 
 #: What the embedded model says when the manifest scripts nothing.
@@ -311,6 +312,13 @@ def _warnings(manifest: Manifest) -> list[Problem]:
 
     if not manifest.brokered and manifest.secrets_files:
         warn("secrets.files", "no secrets file is read without the broker", "remove the key, or set llm.broker to true")
+    for name in manifest.env:
+        if looks_secret(name):
+            warn(
+                f"env.{name}",
+                "looks like a secret, and the workload can read it",
+                "leave out what the workload need not know; the provider's key belongs into secrets.files",
+            )
     if manifest.llm is not None and not manifest.llm.broker and manifest.llm.models:
         warn("llm.models", "not enforced without the broker", "remove the key, or set llm.broker to true")
     return out

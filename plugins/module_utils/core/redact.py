@@ -13,7 +13,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -44,6 +44,27 @@ def _forms(value: str) -> set[str]:
     forms |= {html.escape(value, quote=True), html.escape(value, quote=False)}
     forms |= {raw.hex(), raw.hex().upper()}
     return forms | _base64_forms(raw)
+
+
+#: Words in the name of a variable whose value is likely a secret.
+_SECRET_NAME = re.compile(
+    r"TOKEN(?!S)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.IGNORECASE
+)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of that name is likely to hold a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def masked(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with the values of those that are likely secrets replaced, however short they are."""
+    return {name: MARK if value and looks_secret(name) else value for name, value in env.items()}
+
+
+def secret_values(env: Mapping[str, str]) -> list[str]:
+    """Values of the variables that are likely secrets."""
+    return [value for name, value in env.items() if value and looks_secret(name)]
 
 
 class Redactor:

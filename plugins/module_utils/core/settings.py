@@ -3,15 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import formats as form
 from .errors import ManifestError
 from .manifest import Limits, limits
 from .manifest_schema import LIMITS
 from .marked import NULL, Node
-from .schema import Key, Section, Text, check
+from .retention import Retention
+from .schema import Key, Number, Section, Text, check
 
+EVIDENCE = Section(
+    {
+        "runs": Key(Number(0, 1_000_000), "Most runs, of all sessions together; 0: no bound.", default_words="1000"),
+        "days": Key(Number(0, 36_500), "Oldest, in days; 0: no bound.", default_words="180"),
+        "size": Key(Text(form.SIZE), "Size of all together, such as `500m`.", default_words="4g"),
+    }
+)
 SETTINGS = Section(
     {
         "ca_bundle": Key(
@@ -26,6 +36,9 @@ SETTINGS = Section(
             default_words="the host's own, when it is reachable from Caddy's network",
         ),
         "limits": Key(LIMITS, "Default limits of workloads; a manifest's own come first."),
+        "evidence": Key(
+            EVIDENCE, "How much evidence of closed sessions is kept; the oldest goes first, at close and by prune."
+        ),
     }
 )
 
@@ -38,6 +51,7 @@ class Settings:
     ca_bundle: str | None = None
     resolver: str | None = None
     limits: Limits = field(default_factory=Limits)
+    evidence: Retention = field(default_factory=Retention)
 
 
 def validate(tree: Node | None, file: str) -> Settings:
@@ -51,4 +65,13 @@ def validate(tree: Node | None, file: str) -> Settings:
     if checked.problems:
         raise ManifestError(checked.problems)
     data = checked.data
-    return Settings(file, data.get("ca_bundle"), data.get("resolver"), limits(data.get("limits", {})))
+    given = data.get("evidence", {})
+    return Settings(
+        file, data.get("ca_bundle"), data.get("resolver"), limits(data.get("limits", {})), _retention(given)
+    )
+
+
+def _retention(given: Mapping[str, Any]) -> Retention:
+    usual = Retention()
+    size = form.size_bytes(given["size"]) if "size" in given else usual.size
+    return Retention(int(given.get("runs", usual.runs)), int(given.get("days", usual.days)), size)

@@ -7,7 +7,6 @@ What is written is redacted first, then bounded, then chained. One writer at a t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -20,11 +19,12 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 from ..core import evidence
 from ..core.errors import EngineError
 from ..core.redact import Redactor
-from . import dirs
+from . import dirs, evidencecheck, evidenceindex
 
 #: Beginning of the name of a file that is being written.
 _NEW = ".new-"
-_RUN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}\Z")
+#: Name of a run's folder.
+RUN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}\Z")
 
 
 def atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -101,7 +101,7 @@ class Evidence:
     ) -> Evidence:
         """The run that a record names; a new one when the record does not say, or names a place that is not ours."""
         home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)
-        if folder and Path(folder).parent == home and _RUN.match(Path(folder).name):
+        if folder and Path(folder).parent == home and RUN.match(Path(folder).name):
             return cls(Path(folder), redactor)
         return cls.create(session, redactor, env)
 
@@ -113,6 +113,10 @@ class Evidence:
     def write_lines(self, name: str, records: Sequence[Any], dropped: int = 0) -> str:
         """Write records, one per line; returns the SHA-256. ``dropped`` counts those that were left out before."""
         return self._add(name, evidence.bounded_lines(self._redactor.tree(list(records)), dropped))
+
+    def write_derived(self, name: str, content: bytes) -> str:
+        """Write a file that was made from others of this folder, so that nothing is left to redact."""
+        return self._add(name, content)
 
     def read(self, name: str) -> Any:
         """A document as data; None when it is absent or damaged."""
@@ -137,12 +141,7 @@ class Evidence:
 
     def check(self) -> list[str]:
         """What is wrong with the folder now: changed, missing, added files, a broken chain; empty when nothing is."""
-        digests = {
-            path.name: evidence.digest(path.read_bytes())
-            for path in sorted(self.folder.iterdir())
-            if path.name != evidence.CHAIN and not path.name.startswith(_NEW) and path.is_file()
-        }
-        return evidence.check(self.entries(), digests)
+        return evidencecheck.check(str(self.folder)).problems
 
     def adopt(self) -> list[str]:
         """Enter what a killed command wrote and could not enter any more; returns the names. Half files go."""
@@ -198,7 +197,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def folder_of(session: str, folder: Optional[str], env: Optional[Mapping[str, str]] = None) -> Optional[Path]:
     """The run's folder that a record names, when it is one of the session's; makes nothing."""
     home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)
-    known = folder is not None and Path(folder).parent == home and _RUN.match(Path(folder).name)
+    known = folder is not None and Path(folder).parent == home and RUN.match(Path(folder).name)
     return Path(str(folder)) if known else None
 
 
@@ -206,7 +205,7 @@ def runs(session: str, env: Optional[Mapping[str, str]] = None) -> list[Path]:
     """The folders of a session's runs, oldest first; makes nothing."""
     home = dirs.state_dir(env) / "evidence" / dirs.session_id(session)
     try:
-        return [home / name for name in sorted(os.listdir(home)) if _RUN.match(name)]
+        return [home / name for name in sorted(os.listdir(home)) if RUN.match(name)]
     except OSError:
         return []
 
@@ -221,14 +220,8 @@ def peek(session: str, folder: Optional[str], name: str, env: Optional[Mapping[s
 
 
 def seal(found: Evidence, env: Optional[Mapping[str, str]] = None) -> str:
-    """Append the chain's head to ``STATE/index.jsonl`` (once per head) and return it."""
+    """Append the chain's head to the index (once per head) and return it."""
     head, run = found.head(), found.folder
     entry = {"session": run.parent.name, "run": run.name, "head": head, "files": len(found.entries())}
-    path = dirs.private(dirs.state_dir(env)) / "index.jsonl"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "r+b") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 65536))
-        if f'"head":"{head}"'.encode() not in stream.read():
-            stream.write(evidence.line({**entry, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}))
+    evidenceindex.append(entry, env)
     return head

@@ -167,6 +167,8 @@ def gather(
             events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
             evidence.write_lines("supervisor.jsonl", events)
             found.restarts = decisions.restarts(events)
-        if "broker" in parsed:
-            evidence.write("usage.json", decisions.usage(parsed["broker"].usage))
+        if parsed:
+            passed = parsed["caddy"].decisions if "caddy" in parsed else []
+            reported = parsed["broker"].usage if "broker" in parsed else None
+            evidence.write("usage.json", decisions.usage(passed, reported))
     return found

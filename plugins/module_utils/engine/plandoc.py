@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Optional
 
+from ..core import redact
 from ..core.errors import EngineError
 from ..core.plan import VERSION, digest
+from ..core.redact import Redactor
 from . import dirs
 from .evidencefs import atomic
 
@@ -53,6 +55,26 @@ def drop_checked(doc: PlanDocument) -> None:
     """Remove a plan that :func:`write_checked` wrote; any other one stays."""
     if Path(doc.path).parent == _checked_folder():
         Path(doc.path).unlink(missing_ok=True)
+
+
+def for_evidence(doc: PlanDocument) -> Json:
+    """The document ``plan.json`` of the evidence: values of variables that look like secrets are masked by name.
+
+    ``digest`` stays that of the whole plan, which nobody can compute from this copy then.
+    """
+    plan = dict(doc.plan)
+    for part in [part for part in ("gate", "manifest") if "env" in plan.get(part, {})]:
+        plan[part] = {**plan[part], "env": redact.masked(plan[part]["env"])}
+    return {"digest": doc.digest, "plan": plan}
+
+
+def redactor(path: Optional[str]) -> Redactor:
+    """Redactor of what the plan's environment holds that looks like a secret; an empty one when there is no plan."""
+    try:
+        env = json.loads(Path(str(path)).read_bytes())["plan"]["manifest"]["env"]
+        return Redactor(redact.secret_values(env))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return Redactor()
 
 
 def read(path: str) -> PlanDocument:

@@ -357,7 +357,7 @@ def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[
         doc = plandoc.write(os.path.join(plan["run_dir"], "plan.json"), plan)
         record = state.begin_step(session["id"], "plan", plan=doc.path)
         evidence: Evidence = state.evidence_of(record)
-        evidence.write("plan.json", {"digest": doc.digest, "plan": plan})
+        evidence.write("plan.json", plandoc.for_evidence(doc))
     except (AsfError, OSError):
         state.clear_run_folder(session["id"])
         state.forget(session["id"])

@@ -20,7 +20,7 @@ from typing import Any, Iterator, Mapping, Optional
 from ..core import escape, lifecycle
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
-from . import dirs, locks, procs
+from . import dirs, locks, plandoc, procs
 from .dirs import Env
 from .evidencefs import Evidence, atomic, new_folder, sweep
 from .inventory import Inventory
@@ -161,8 +161,8 @@ def join(session: str, env: Env = None) -> Record:
 
 
 def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Evidence:
-    """The evidence folder that a record names."""
-    return Evidence.of(record["session"], record.get("evidence"), redactor, env)
+    """The evidence folder that a record names; what its plan holds that looks like a secret is taken out."""
+    return Evidence.of(record["session"], record.get("evidence"), redactor or plandoc.redactor(record.get("plan")), env)
 
 
 def sweep_temporary(session: str, env: Env = None) -> None:

@@ -19,7 +19,7 @@ from ..core import lifecycle
 from ..core.errors import AsfError, EngineError
 from ..core.lifecycle import Container, Removal, Survey
 from ..core.redact import Redactor
-from . import gathering, inventory, procs, signals, state
+from . import gathering, inventory, procs, reporting, signals, state
 from .evidencefs import Evidence, seal
 from .podman import Call, Podman, Result
 from .procs import Identity
@@ -218,7 +218,7 @@ def _evidence(
     """
     evidence = None
     try:
-        evidence = Evidence.of(session, (record or {}).get("evidence"), redactor, env)
+        evidence = state.evidence_of({**(record or {}), "session": session}, redactor, env)
         report.actions += [f"entered {name}, which a killed command had written last" for name in evidence.adopt()]
         _closing(session, record, evidence, env)
     except (EngineError, OSError) as error:
@@ -327,6 +327,7 @@ def _finish(session: str, evidence: Optional[Evidence], report: Report, env: Env
     if evidence is not None:
         try:
             evidence.write("cleanup.json", report.cleanup())
+            report.actions += reporting.write(evidence)
             report.evidence, report.head = str(evidence.folder), seal(evidence, env)
         except (EngineError, OSError) as error:
             report.actions.append(f"evidence not complete: {error}")
