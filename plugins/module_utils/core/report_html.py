@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from . import report_svg
@@ -82,9 +82,15 @@ class _Mark(str):
     """A verdict or decision, shown as a coloured word."""
 
 
+class _Whole(str):
+    """A short text that is not to be broken into lines."""
+
+
 def _cell(value: object, right: bool, limit: int) -> str:
     if isinstance(value, _Mark):
         return f"<td>{_mark(value)}</td>"
+    if isinstance(value, _Whole):
+        return f'<td class="whole">{escaped(value, 40)}</td>'
     if right:
         return f'<td class="number">{escaped(_amount(value), 40)}</td>'
     return f"<td>{escaped('' if value is None else value, limit)}</td>"
@@ -115,7 +121,7 @@ def _list(texts: Iterable[object], limit: int = 400) -> str:
 def _clock(value: Any) -> str:
     """A decision's time: seconds since the epoch, or an RFC 3339 text, as UTC."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(value))
+        return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     return str(value)[:19].replace("T", " ") if isinstance(value, str) else ""
 
 
@@ -256,8 +262,9 @@ def _decisions(documents: Mapping[str, Any], told: Mapping[str, Any]) -> str:
 
 
 def _destination(row: Mapping[str, Any]) -> tuple[object, ...]:
-    carried = (_bytes(row["up"]), _bytes(row["down"]), _clock(row["first"]), _clock(row["last"]))
-    what = (row["listener"], row["destination"], row["port"], row["reason"], row["count"])
+    times = (_Whole(_clock(row["first"])), _Whole(_clock(row["last"])))
+    carried = (_bytes(row["up"]), _bytes(row["down"]), *times)
+    what = (row["listener"], row["destination"], row["port"], _Whole(row["reason"]), row["count"])
     return (_Mark(row["decision"]), *what, *carried)
 
 
@@ -326,7 +333,7 @@ def _cleanup(documents: Mapping[str, Any], told: Mapping[str, Any]) -> str:
 
 
 def _event(row: Mapping[str, Any], named: Sequence[str]) -> tuple[object, ...]:
-    return (_clock(row.get("ts")), *(row.get(word) for word in named[1:]))
+    return (_Whole(_clock(row.get("ts"))), *(row.get(word) for word in named[1:]))
 
 
 def _evidence(told: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ main{max-width:62rem;margin:0 auto;padding:1.5rem 1rem 3rem}
 h1{font-size:1.6rem;line-height:1.2;margin:0 0 .3rem;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2.2rem 0 .6rem;padding-bottom:.25rem;border-bottom:1px solid var(--line)}
 h3{font-size:.95rem;margin:1.1rem 0 .3rem;overflow-wrap:anywhere}
-p{margin:.3rem 0}
+p{margin:.3rem 0;overflow-wrap:anywhere}
 header p:first-child{margin:0}
 .quiet{color:var(--quiet);font-size:.87rem}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.7rem;margin-top:1.2rem}
@@ -25,6 +25,7 @@ th,td{text-align:left;vertical-align:top;padding:.3rem .7rem .3rem 0;border-bott
 th{font-weight:600;color:var(--quiet);white-space:nowrap}
 td{overflow-wrap:break-word;min-width:3rem;max-width:24rem}
 .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.whole{white-space:nowrap}
 .mark{font-weight:600}
 .pass{color:var(--pass)}.warn{color:var(--warn)}.fail{color:var(--fail)}
 details{margin:.5rem 0}

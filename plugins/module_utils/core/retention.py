@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 DAY = 86_400
 
@@ -32,7 +31,8 @@ class Kept:
     @property
     def began(self) -> int:
         """Seconds since the epoch, as the run's name tells."""
-        return calendar.timegm(time.strptime(self.run.partition("-")[0], "%Y%m%dT%H%M%SZ"))
+        began = datetime.strptime(self.run.partition("-")[0], "%Y%m%dT%H%M%SZ")
+        return int(began.replace(tzinfo=timezone.utc).timestamp())
 
 
 def surplus(found: Sequence[Kept], limits: Retention, now: float) -> list[tuple[Kept, str]]:
