@@ -21,7 +21,7 @@ import asf_cli  # noqa: F401  (gives asf_lib its name in a checkout)
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-from support import crash  # noqa: E402
+from support import crash, outage  # noqa: E402
 from support.client import World  # noqa: E402
 from support.product import SessionFactory, operator_home  # noqa: E402
 
@@ -34,9 +34,9 @@ def _lab(base: Path, name: str) -> crash.Lab:
 class Matrix:
     """All cases, and who is at work on them."""
 
-    def __init__(self, cases: list[crash.Case]) -> None:
+    def __init__(self, cases: list[crash.Case], more: int) -> None:
         self.waiting = list(cases)
-        self.total = len(cases)
+        self.total = len(cases) + more
         self.verdicts: list[crash.Verdict] = []
         self._lock = threading.Lock()
 
@@ -94,7 +94,7 @@ def main() -> int:
             print("\n".join(case.id for case in found))
             return 0
         endless = crash.without_deadline(recorded)
-        matrix = Matrix(found)
+        matrix = Matrix(found, len(outage.CASES) + 1)
         picture = crash.image()
         foreign = [crash.Foreign(lab, crash.PLAIN, picture) for lab in labs]
         try:
@@ -106,6 +106,9 @@ def main() -> int:
         finally:
             for one in foreign:
                 one.remove()
+        for name in () if args.sample or args.only else outage.CASES:  # they end everything of the account
+            matrix.verdicts.append(outage.play_outage(labs[0], name))
+            _say(len(matrix.verdicts), matrix.total, matrix.verdicts[-1])
         matrix.verdicts.append(crash.Verdict("deadlines: every external command has one", endless, 0.0))
         return _write(args, matrix.verdicts, time.monotonic() - began)
 

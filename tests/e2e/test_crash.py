@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import chaos, crash
+from support import chaos, crash, outage
 from support.client import World
 from support.product import SessionFactory, operator_home
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
 SEED = int(os.environ.get("ASF_CRASH_SEED", "1"))
-SAMPLE = int(os.environ.get("ASF_CRASH_SAMPLE", "8"))
+SAMPLE = int(os.environ.get("ASF_CRASH_SAMPLE", "6"))
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -89,6 +89,16 @@ def test_the_matrix_is_red_without_labels(without: str, point: str, tmp_path: Pa
     lab = _lab(tmp_path, world, without)
     verdict = crash.play_case(lab, crash.Case("open.yml", crash.PLAIN, point, "kill", "all"))
     assert any("container" in problem for problem in verdict.problems), verdict
+
+
+@pytest.mark.parametrize("name", outage.CASES)
+def test_everything_is_killed(name: str, lab: crash.Lab) -> None:
+    """Podman comes back by itself, or says what must be ended; the session is seen, cleaned up, opened again."""
+    others = outage.strangers(lab.name)
+    if others:
+        pytest.skip("other sessions of this account are open, and would be killed as well")
+    verdict = outage.play_outage(lab, name)
+    assert not verdict.problems, verdict
 
 
 # --- what the recorder would not see ----------------------------------------------------------------------------------

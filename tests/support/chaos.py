@@ -168,7 +168,7 @@ class Chaos:
         path = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""
         if event == "open" and not (isinstance(args[2], int) and args[2] & _CHANGING):
             return
-        if path.startswith(("/dev/", "/proc/")) or not (path or event == "shutil.rmtree"):
+        if ".pyc" in path or path.startswith(("/dev/", "/proc/")) or not (path or event == "shutil.rmtree"):
             return
         _busy.on = True
         try:

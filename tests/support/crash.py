@@ -384,7 +384,7 @@ def _case(lab: Lab, case: Case) -> tuple[list[str], str]:
     if case.play == "verify.yml" and row and row["state"] == "live":
         problems += _goes_on(lab, case)
     else:
-        problems += _recovered(lab, case, facts)
+        problems += recovered(lab, case, facts)
     return problems, f"{said}; then {case.recover}"
 
 
@@ -408,7 +408,7 @@ def _goes_on(lab: Lab, case: Case) -> list[str]:
     return [] if done.rc == 0 else [f"the next verify: {done}"]
 
 
-def _recovered(lab: Lab, case: Case, before: Facts) -> list[str]:
+def recovered(lab: Lab, case: Case, before: Facts) -> list[str]:
     """close, or the next open, cleans up and works."""
     done = lab.play(case.recover, case.agent)
     if done.rc:

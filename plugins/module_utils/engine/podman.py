@@ -13,12 +13,13 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
 
 from ..core.errors import EngineError
 from ..core.redact import Redactor
-from . import containersconf, dirs, trust
+from . import containersconf, dirs, recovery, trust
 
 #: Variables of the caller that Podman needs and that cannot reach a container.
 KEPT = (
@@ -34,14 +35,16 @@ KEPT = (
     "TMPDIR",
 )
 _STDERR_LIMIT = 4000
+#: Code of the error that ``recovery`` can repair.
+WEDGED = "podman-wedged"
 
 #: (pattern in stderr, code, what it means, remedy); the first that matches wins.
 _HINTS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"invalid internal status|cannot re-exec process",
-        "podman-wedged",
+        WEDGED,
         "Podman's run state is stale (every process of the account was killed, or the machine went down)",
-        "run tools/operator once; it resets the run state when no process of the account lives",
+        "log out of every session of this account, or restart the machine, and repeat; docs/failures.md says more",
     ),
     (
         r"no space left on device|disk quota exceeded|ENOSPC",
@@ -140,6 +143,7 @@ class Podman:
         self.conf = containersconf.write(folder, base)
         self.env: dict[str, str] = {**base, **(extra_env or {}), "CONTAINERS_CONF": str(self.conf)}
         self._program = program
+        self._repair, self._repaired = threading.Lock(), False
 
     def run(
         self, args: Sequence[str], *, input: Optional[bytes] = None, timeout: float = 60, check: bool = True
@@ -149,6 +153,26 @@ class Podman:
         conmon leaves the group when it starts, so a container that was started lives on. Raises EngineError when the
         program is missing, misses the deadline, or (with ``check``) ends with anything but 0.
         """
+        result = self._call(args, input, timeout)
+        if result.rc and explain(result.stderr)[0] == WEDGED:
+            self._recover()
+            result = self._call(args, input, timeout)
+        if check and result.rc:
+            raise self.error(args, result)
+        return result
+
+    def _recover(self) -> None:
+        """Repair what makes every call fail, once for all that run in parallel. Raises EngineError when not safe."""
+        with self._repair:
+            if self._repaired:
+                return
+            self._repaired = True
+            aside = recovery.reset(self.env)
+            rest = recovery.remove(aside) if aside else []
+            if rest:
+                self._call(rest, None, 60)  # it belongs to subordinate ids, which Podman can name again
+
+    def _call(self, args: Sequence[str], input: Optional[bytes], timeout: float) -> Result:
         argv = [self._program, *args]
         try:
             process = subprocess.Popen(
@@ -170,10 +194,7 @@ class Podman:
         except BaseException:
             self._kill(process)
             raise
-        result = Result(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
-        if check and result.rc:
-            raise self.error(args, result)
-        return result
+        return Result(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
     def json(self, args: Sequence[str], *, timeout: float = 60, check: bool = True) -> Any:
         """Standard output of ``podman ARGS`` as JSON; an empty output is ``[]`` (4.3 prints nothing for no rows)."""

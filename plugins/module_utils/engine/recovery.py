@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Podman after everything was killed: its run state names processes that are gone, and every command fails.
+
+Measured on 4.3, 5.4 and 6.1: ``podman system migrate`` repairs half of it at most. What works is what a reboot does:
+the run state goes, and Podman refreshes its database. That is safe only when no process lives in the namespaces that
+Podman made, because it would be forgotten there; then it is done here, once, under a lock. Otherwise the error says
+which processes live and how to end them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Iterator, List, Mapping, NamedTuple, Optional
+
+from ..core.errors import EngineError
+from . import locks, notices, procs
+
+#: Parts of Podman's run state below XDG_RUNTIME_DIR: its own, the storage's, and the OCI runtimes'.
+_PARTS = ("libpod", "containers", "crun", "runc")
+_STALE = ".asf-stale-podman-"
+
+
+class Survivor(NamedTuple):
+    """A process that lives in a namespace of Podman's; ``uid`` as the host sees it."""
+
+    pid: int
+    uid: int
+    name: str
+
+
+def reset(env: Mapping[str, str]) -> Optional[str]:
+    """Drop the stale run state; returns the folder where its remains lie, None when somebody else has just done it.
+
+    Raises EngineError (``podman-wedged``) when it would not be safe, or is not possible.
+    """
+    runtime = Path(env["XDG_RUNTIME_DIR"])
+    with locks.hold("podman", "Podman's run state", dict(env), 60):
+        if _pause_lives(runtime):
+            return None
+        living = list(survivors())
+        if living:
+            raise _unsafe(living)
+        aside = tempfile.mkdtemp(prefix=_STALE, dir=runtime)
+        for part in _PARTS:
+            # Renamed, not removed: parts of it belong to subordinate ids.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(runtime / part, os.path.join(aside, part))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"/dev/shm/libpod_rootless_lock_{os.getuid()}")
+    notices.say(
+        "Podman's run state named processes that are gone (all were killed, or the machine went down); it was reset"
+    )
+    return aside
+
+
+def remove(aside: str) -> List[str]:
+    """Remove what can be; returns the words of the Podman command for the rest, empty when there is none."""
+    shutil.rmtree(aside, ignore_errors=True)
+    return ["unshare", "rm", "-rf", "--", aside] if os.path.lexists(aside) else []
+
+
+def _pause_lives(runtime: Path) -> bool:
+    try:
+        pid = int((runtime / "libpod/tmp/pause.pid").read_text(encoding="ascii"))
+        return procs.start_time(pid) is not None and os.stat(f"/proc/{pid}").st_uid == os.getuid()
+    except (OSError, ValueError):
+        return False
+
+
+def survivors() -> Iterator[Survivor]:
+    """Living processes of containers: in another user namespace than ours, or of a subordinate id of this account."""
+    mine, own = os.getuid(), os.stat("/proc/self/ns/user").st_ino
+    ranges = _subordinate()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        pid = int(entry)
+        found = _status(pid)
+        if found is None or procs.start_time(pid) is None:
+            continue
+        uid, name = found
+        if any(start <= uid < start + count for start, count in ranges) or (uid == mine and _elsewhere(pid, own)):
+            yield Survivor(pid, uid, name)
+
+
+def _elsewhere(pid: int, own: int) -> bool:
+    """True when a process of ours is in another user namespace, or hides it as the gate does (not dumpable)."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/user").st_ino != own
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def _status(pid: int) -> Optional[tuple[int, str]]:
+    uid, name = None, ""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("Name:"):
+                    name = line[5:].strip()
+                elif line.startswith("Uid:"):
+                    uid = int(line.split()[1])
+    except OSError:
+        return None
+    return None if uid is None else (uid, name)
+
+
+def _subordinate() -> list[tuple[int, int]]:
+    """The account's ranges in /etc/subuid, by its name or number."""
+    try:
+        names = {pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())}
+        text = Path("/etc/subuid").read_text(encoding="utf-8", errors="replace")
+    except (KeyError, OSError):
+        return []
+    rows = (line.split(":") for line in text.splitlines())
+    return [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and row[0] in names and row[1].isdigit()]
+
+
+def end_command(one: Survivor) -> str:
+    """The command that ends a survivor, without root: a subordinate id may be taken on in a new user namespace."""
+    if one.uid == os.getuid():
+        return f"kill -9 {one.pid}"
+    start = next((first for first, count in _subordinate() if first <= one.uid < first + count), one.uid)
+    return f"unshare --map-root-user --map-auto --setuid {one.uid - start + 1} kill -9 {one.pid}"
+
+
+def _first(living: List[Survivor]) -> List[Survivor]:
+    """Without those whose parent lives as well: they end with the first process of their container."""
+    pids = {one.pid for one in living}
+    return [one for one in living if procs.parent(one.pid) not in pids] or living
+
+
+def _unsafe(every: List[Survivor]) -> EngineError:
+    living = _first(every)
+    listed = ", ".join(f"{one.pid} ({one.name})" for one in living[:8])
+    return EngineError(
+        "Podman's run state is stale, and resetting it would forget processes that still live in its containers",
+        found=f"{listed}{' and more' if len(living) > 8 else ''}",
+        remedy="end them, then repeat: " + "; ".join(end_command(one) for one in living[:8]),
+        code="podman-wedged",
+    )
