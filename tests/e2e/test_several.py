@@ -110,7 +110,7 @@ def test_N3_one_session_has_no_way_into_another(pair: tuple[Session, Session]) -
     one, other = pair
     own, foreign = (found.exec("python3", "-c", _TOKEN).out.strip() for found in pair)
     assert own != foreign and own.startswith("asf-")
-    assert one.exec("python3", "-c", _ASK, own).out == "200\n"
+    assert one.exec("python3", "-c", _ASK, own).out == "204\n"
     assert one.exec("python3", "-c", _ASK, foreign).out == "401\n", "the other session's token opens nothing here"
     mark = f"{one.name}.example.com"
     assert one.probe("connect", proxy=["198.18.0.1", 3128], target=f"{mark}:443")["status"] == 403
