@@ -287,3 +287,14 @@ def test_locks_of_two_sessions_do_not_meet(env: dict[str, str]) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(state.lock(ID, env, timeout=1))
         stack.enter_context(state.lock("claude.other", env, timeout=1))
+
+
+def test_a_record_of_another_boot_says_that_the_machine_was_started_anew(env: dict[str, str]) -> None:
+    begin(env)
+    me = {"pid": os.getpid(), "start": procs.start_time(os.getpid()), "name": "asf-x"}
+    record = state.begin_step(ID, "live", env, state="live", containers={"agent": me})
+    assert list(state.chosen(record)) == ["asf-x"]
+    state.write({**record, "boot": "another"}, env)
+    (found,) = listed(env)
+    assert found["state"] == "broken" and "started anew" in found["reasons"][0]
+    assert state.chosen(state.read(ID, env)) == {}, "a pid of another boot is a stranger's"

@@ -22,6 +22,8 @@ from . import locks, notices, procs
 
 #: Parts of Podman's run state below XDG_RUNTIME_DIR: its own, the storage's, and the OCI runtimes'.
 _PARTS = ("libpod", "containers", "crun", "runc")
+#: Podman's shared memory of locks; ``{}`` is the uid.
+_LOCKS = "/dev/shm/libpod_rootless_lock_{}"
 _STALE = ".asf-stale-podman-"
 
 
@@ -51,7 +53,7 @@ def reset(env: Mapping[str, str]) -> Optional[str]:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(runtime / part, os.path.join(aside, part))
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"/dev/shm/libpod_rootless_lock_{os.getuid()}")
+            os.unlink(_LOCKS.format(os.getuid()))
     notices.say(
         "Podman's run state named processes that are gone (all were killed, or the machine went down); it was reset"
     )

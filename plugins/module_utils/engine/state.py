@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Records of live sessions: ``STATE/live/ID.json``, written before each step, so that a kill leaves a trace (case L1).
 
-A record holds: version, session, agent, name, mode, isolation, state, step, controllers (identities), plan (path),
+A record holds: version, session, agent, name, mode, isolation, state, step, boot, controllers (identities), plan (path),
 plan_digest, evidence (folder), run (folder), created and started (UTC; go was said), time_limit (seconds, 0: none),
 containers ``{role: {id, name, pid, start}}`` as chosen at init. The record may be deleted at any time; then the labels
 still tell what there is (case L2).
@@ -113,6 +113,7 @@ def begin(
         "isolation": isolation,
         "state": lifecycle.OPENING,
         "step": "plan",
+        "boot": procs.boot_id(),
         "controllers": me(),
         "plan": plan,
         "plan_digest": plan_digest,
@@ -226,6 +227,20 @@ def _elsewhere(record: Optional[Record]) -> str:
     return f" on host {', '.join(escape.terminal(host, 80) for host in sorted(hosts))}" if hosts else ""
 
 
+def _this_boot(record: Optional[Record]) -> bool:
+    """False when the record is of another boot, or of another host."""
+    return (record or {}).get("boot") in (None, procs.boot_id())
+
+
+def chosen(record: Optional[Record]) -> dict[str, procs.Identity]:
+    """First processes as chosen at init that still live, by the name of their container, whatever Podman knows."""
+    known = (record or {}).get("containers")
+    rows = [one for one in known.values() if isinstance(one, dict)] if isinstance(known, dict) else []
+    boot = (record or {}).get("boot")
+    found = {str(one.get("name")): procs.Identity.from_dict({**one, "boot": boot}) for one in rows}
+    return {name: who for name, who in found.items() if who is not None and procs.alive(who)}
+
+
 def describe(session: str, record: Optional[Record], containers: list[Container]) -> dict[str, Any]:
     """One row of ``asf-play ls``: session, agent, name, mode, isolation, state, why it is broken, how it ended.
 
@@ -239,6 +254,8 @@ def describe(session: str, record: Optional[Record], containers: list[Container]
     agent_exit = next((one.exit_code for one in containers if one.role == "agent"), None)
     if state == lifecycle.BROKEN and known.get("state") in (lifecycle.OPENING, lifecycle.CLOSING):
         reasons = [f"whoever was {known['state']} it{_elsewhere(record)} died in step {known.get('step', '?')}"]
+    if state == lifecycle.BROKEN and not _this_boot(record):
+        reasons.insert(0, f"the machine was started anew since it was opened{_elsewhere(record)}")
     return {
         "session": session,
         "agent": agent,

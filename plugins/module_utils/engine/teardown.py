@@ -96,7 +96,8 @@ def _living(containers: Sequence[Container], record: Optional[Record]) -> Living
             continue
         if (one.pid, one.start) in marks or procs.belongs(one.pid, one.id):
             found[one.name] = Identity(one.pid, one.start, procs.boot_id())
-    return found
+    # Podman forgets a process when its run state is lost; the record does not.
+    return {**state.chosen(record), **found}
 
 
 def _end(
