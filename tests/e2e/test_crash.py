@@ -7,8 +7,12 @@ ASF_CRASH_SEED chooses another sample, ASF_CRASH_SAMPLE its size.
 from __future__ import annotations
 
 import ast
+import contextlib
+import getpass
 import os
 import random
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +20,8 @@ import pytest
 from support import chaos, crash, outage
 from support.client import World
 from support.product import SessionFactory, operator_home
+
+from asf_lib.engine import state
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
@@ -89,6 +95,62 @@ def test_the_matrix_is_red_without_labels(without: str, point: str, tmp_path: Pa
     lab = _lab(tmp_path, world, without)
     verdict = crash.play_case(lab, crash.Case("open.yml", crash.PLAIN, point, "kill", "all"))
     assert any("container" in problem for problem in verdict.problems), verdict
+
+
+def test_L1_who_waits_is_told_on_whom(lab: crash.Lab) -> None:
+    session = f"{crash.PLAIN}.{SessionFactory.new_name()}"
+    name = session.partition(".")[2]
+    words = ["asf-play", "close.yml", "-e", f"agent={crash.PLAIN}", "-e", f"session={name}"]
+    with state.lock(session):
+        waiting = subprocess.Popen(
+            words, env=lab.home.env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
+        assert waiting.stderr is not None
+        try:
+            lines = iter(waiting.stderr.readline, "")
+            told = next((line for line in lines if "waiting for session" in line), "")
+        except BaseException:
+            waiting.kill()
+            raise
+    assert f"held by process {os.getpid()} (" in told and session in told and "since" in told, told
+    waiting.stderr.read()
+    assert waiting.wait(60) == 0, "and then it goes on"
+
+
+@pytest.fixture
+def small() -> Iterator[Path]:
+    """A file system of 2 MiB, empty."""
+    place = Path("/run/asf-ns") / getpass.getuser() / "small"
+    if not os.access(place, os.W_OK) or os.stat(place).st_dev == os.stat(place.parent).st_dev:
+        pytest.skip("needs a small file system, which tools/operator makes as root with a new account's namespace")
+    yield place
+    for entry in place.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _fill(place: Path) -> None:
+    with contextlib.suppress(OSError), open(place / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_really_full_state_folder(small: Path, tmp_path: Path, world: World) -> None:
+    """open is refused with a reason and leaves nothing; close of a live session goes through, and says what is lost."""
+    lab = _lab(tmp_path, world)
+    lab.home.state = small / "state"
+    lab.home.state.mkdir()
+    _fill(small)
+    done = lab.play("open.yml", crash.PLAIN)
+    assert done.rc != 0 and "space" in done.json["error"]["message"], done
+    assert lab.left(crash.PLAIN) == [] and lab.row(crash.PLAIN) is None
+    (small / "filler").unlink()
+    opened = lab.play("open.yml", crash.PLAIN)
+    assert opened.rc == 0, opened
+    _fill(small)
+    closed = lab.play("close.yml", crash.PLAIN)
+    assert any("evidence not complete" in action for action in closed.json["cleanup"]["actions"]), closed
+    assert lab.left(crash.PLAIN) == [] and lab.row(crash.PLAIN) is None
+    assert closed.rc == 0, closed
 
 
 @pytest.mark.parametrize("name", outage.CASES)

@@ -198,7 +198,7 @@ class Chaos:
         program = os.path.basename(argv[0])
         if program != "podman":
             return " ".join([program, *(word for word in argv[1:3] if len(word) < 20)])
-        named = [word for word in argv[1:] if not word.startswith("-")]
+        named = [word for word in argv[1:] if not word.startswith("-") and "{{" not in word]
         names = [word[len("--name=") :] for word in argv if word.startswith("--name=")]
         return " ".join(["podman", *named[:2], *names] if not names else ["podman", *named[:1], *names])
 

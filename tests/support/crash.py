@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ class Lab:
             "log": str(log),
             "session": self.id(agent),
             "roots": {state: "STATE", f"{runtime}/asf": "RUN", str(self.home.path): "HOME"},
-            "full": state,
+            "full": {"STATE": state, "RUN": f"{runtime}/asf"}.get(str(fault.get("argument")), state),
             "without": self.without,
             **fault,
         }
@@ -443,6 +443,9 @@ def record(lab: Lab) -> Recorded:
     """What open, verify and close of both agents do, step by step. Raises AssertionError when one fails."""
     found: Recorded = {}
     for agent in AGENTS:
+        built = lab.play("build.yml", agent, timeout=900)
+        assert built.rc == 0, f"the images of {agent}: {built}"
+    for agent in AGENTS:
         for play in PLAYS:
             done, points, _ = lab.chaos(play, agent)
             assert done.rc == 0, f"{play} of {agent} without any fault: {done}"
@@ -454,7 +457,9 @@ def record(lab: Lab) -> Recorded:
 def without_deadline(recorded: Recorded) -> list[str]:
     """External commands that nobody would end if they hung."""
     ended = (entry for points in recorded.values() for entry in points if entry["point"].endswith(" ended"))
-    return sorted({entry["point"] for entry in ended if entry.get("timeout") is None})
+    # What Ansible itself starts is bounded by the task's own `timeout`.
+    endless = {entry["point"] for entry in ended if entry.get("timeout") is None}
+    return sorted(point for point in endless if "ansible.local" not in point)
 
 
 def unrecorded(lab: Lab, agent: str, points: list[dict[str, Any]]) -> list[str]:
@@ -469,54 +474,69 @@ def unrecorded(lab: Lab, agent: str, points: list[dict[str, Any]]) -> list[str]:
     return sorted(shown for path, shown in paths if helper.plain(shown) not in seen and lab.id(agent) in shown)
 
 
-def _first(points: list[dict[str, Any]], known: set[str]) -> Iterator[str]:
+#: A point and how often it was reached before, plus one.
+Step = tuple[str, int]
+
+#: `starts` is where the command before has ended: a point for the fault of the command itself. Nothing was changed
+#: between the start of a command that only looks and its end, or by the mode of a file in a folder of the operator's.
+_SAME = re.compile(
+    r" starts$|os\.chmod |"
+    r"(podman (ps|inspect|info|images?|volume ls|secret ls|container inspect|logs|exec)\b.*|podman|ip -j .*|sh -c"
+    r"|\S+ (--version|-V)) started$"
+)
+#: Steps that are one as often as they come; all others are the same each time (locks, the CLI's own run folder).
+_EACH = re.compile(
+    r"os\.(rename|remove) (STATE|RUN/SESSION)|(podman (create|init|start|rm|secret|volume rm)|ip -b|nft).* ended$|"
+    r"sendall"
+)
+
+
+def _steps(points: list[dict[str, Any]], known: set[Step]) -> list[Step]:
+    """What is new in a run, in its order. `known` grows."""
+    count: dict[str, int] = {}
+    found = []
     for entry in points:
-        if entry["point"] not in known:
-            known.add(entry["point"])
-            yield entry["point"]
+        point = entry["point"]
+        count[point] = count.get(point, 0) + 1
+        step = (point, count[point])
+        if step not in known and (count[point] == 1 or _EACH.search(point)):
+            known.add(step)
+            found.append(step)
+    return found
 
 
 def cases(recorded: Recorded) -> list[Case]:
     """The whole matrix."""
     found: list[Case] = []
+    ours: set[Step] = set()  # what the CLI does around its run is the same for every playbook
     for play in PLAYS:
-        known: set[str] = set()
+        known: set[Step] = set(ours)
         for agent in AGENTS:
-            points = list(_first(recorded[play, agent], known))
-            found += _of(play, agent, points)
+            found += _of(play, agent, _steps(recorded[play, agent], known))
+        ours |= {step for step in known if step[0].startswith("cli ")}
     return found
 
 
-#: `starts` is where the command before has ended: a point for the fault of the command itself. Nothing was changed
-#: between the start of a command that only looks and its end, or by the mode of a file that is not yet in its place.
-_SAME = re.compile(
-    r" starts$|os\.chmod [^ ]*/\.new-|"
-    r"(podman (ps|inspect|info|image exists|volume ls|secret ls|container inspect|logs)\b.*|podman|ip -j .*|sh -c)"
-    r" started$"
-)
+def _of(play: str, agent: str, steps: list[Step]) -> list[Case]:
+    """Cases of the steps of one run: everybody is killed at each, one alone and a signal now and then."""
+    found: list[Case] = []
 
+    def add(chosen: Iterable[Step], action: Callable[[int], tuple[str, Any]]) -> None:
+        for n, (point, nth) in enumerate(chosen):
+            recover = ("close.yml", "open.yml")[(n // 2) % 2]
+            what, argument = action(n)
+            found.append(Case(play, agent, point, what, argument, nth, recover))
 
-def _of(play: str, agent: str, points: list[str]) -> list[Case]:
-    """Cases of the points of one run: everybody is killed at each, one alone and a signal now and then."""
-
-    def recover(number: int) -> str:
-        return "open.yml" if number % 2 else "close.yml"
-
-    steps = [point for point in points if not _SAME.search(point)]
-    commands = [point for point in points if point.endswith(" starts") and "ansible.local" not in point]
-    found = [Case(play, agent, point, "kill", "all", recover=recover(n)) for n, point in enumerate(steps)]
-    inner = [point for point in steps if not point.startswith("cli ")]
-    for n, point in enumerate(inner[::4]):
-        whom = ("cli", "play", "task")[n % 3]
-        found.append(Case(play, agent, point, "kill", whom, recover=recover(n)))
-    for n, point in enumerate(inner[2::7]):
-        number, times = _SIGNALS[n % 3], 1 + n % 2
-        found.append(Case(play, agent, point, "signal", [int(number), times], recover=recover(n)))
-    for n, point in enumerate(commands):
-        found.append(Case(play, agent, point, ("fail", "hang")[n % 2], recover=recover(n // 2)))
-    changes = [point for point in steps if " STATE" in point]
-    for n, point in enumerate(changes[::3]):
-        found.append(Case(play, agent, point, ("full", "read-only")[n % 2], recover=recover(n // 2)))
+    after = [step for step in steps if not _SAME.search(step[0])]
+    inner = [step for step in after if not step[0].startswith("cli ")]
+    commands = [step for step in steps if step[0].endswith(" starts") and "ansible.local" not in step[0]]
+    add(after, lambda n: ("kill", "all"))
+    add(inner[::5], lambda n: ("kill", ("cli", "play", "task")[n % 3]))
+    add(inner[2::8], lambda n: ("signal", [int(_SIGNALS[n % 3]), 1 + n % 2]))
+    add(commands, lambda n: (("fail", "hang")[n % 2], None))
+    for place in ("STATE", "RUN"):
+        changes = [step for step in inner if f" {place}/" in step[0] and "os.remove" not in step[0]]
+        add(changes[::4], lambda n, place=place: (("full", "read-only")[n % 2], place))  # type: ignore[misc]
     return found
 
 

@@ -129,6 +129,7 @@ def _build(account):
     if not kernel.is_cgroup2("/sys/fs/cgroup"):
         _plain_cgroup2()
     _devices(account)
+    _small(account)
     userland.enter(account)
     kernel.mount(None, "/", flags=kernel.MS_REC | kernel.MS_SHARED)  # Podman wants a shared root
 
@@ -140,6 +141,13 @@ def _plain_cgroup2():
         kernel.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", data="nsdelegate")
     except OSError:
         kernel.mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
+
+
+def _small(account):
+    """A file system of 2 MiB that belongs to the account: tests fill it."""
+    place = folder() + "/small"
+    os.makedirs(place, exist_ok=True)
+    kernel.mount("tmpfs", place, "tmpfs", data=f"mode=0700,size=2m,uid={account.pw_uid},gid={account.pw_gid}")
 
 
 def _devices(account):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Records of live sessions: ``STATE/live/ID.json``, written before each step, so that a kill leaves a trace (case L1).
 
-A record holds: version, session, agent, name, mode, isolation, state, step, boot, controllers (identities), plan (path),
-plan_digest, evidence (folder), run (folder), created and started (UTC; go was said), time_limit (seconds, 0: none),
-containers ``{role: {id, name, pid, start}}`` as chosen at init. The record may be deleted at any time; then the labels
-still tell what there is (case L2).
+A record holds: version, session, agent, name, mode, isolation, state, step, boot, controllers (identities), plan
+(path), plan_digest, evidence (folder), run (folder), created and started (UTC; go was said), time_limit (seconds, 0:
+none), containers ``{role: {id, name, pid, start}}`` as chosen at init. The record may be deleted at any time; then the
+labels still tell what there is (case L2).
 """
 
 from __future__ import annotations
