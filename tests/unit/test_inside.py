@@ -13,14 +13,25 @@ GATE = Path(__file__).resolve().parents[2] / "roles" / "workload" / "files" / "g
 
 L1, L2 = "198.18.0.1:3128", "198.18.0.1:4000"
 PLAN = {
-    "version": 1, "plan_digest": "d" * 64, "uid": 1000, "gid": 1000, "caps": "0" * 16, "nested_sandbox": False,
-    "net_raw": False, "token_file": "/run/secrets/asf-token",
+    "version": 1,
+    "plan_digest": "d" * 64,
+    "uid": 1000,
+    "gid": 1000,
+    "caps": "0" * 16,
+    "nested_sandbox": False,
+    "net_raw": False,
+    "token_file": "/run/secrets/asf-token",
     "probes": {
-        "unreach": ["198.51.100.1:443", "[2001:db8::1]:443"], "reach": [L1, L2], "closed": ["198.18.0.1:22"],
-        "dns": ["198.18.0.1:53"], "allow": {"proxy": L1, "target": "docs.example.com:443"},
-        "front": {"addr": L2, "path": "/asf/control"}, "deny": {"proxy": L1, "target": "asf-denied.invalid:443"},
+        "unreach": ["198.51.100.1:443", "[2001:db8::1]:443"],
+        "reach": [L1, L2],
+        "closed": ["198.18.0.1:22"],
+        "dns": ["198.18.0.1:53"],
+        "allow": {"proxy": L1, "target": "docs.example.com:443"},
+        "front": {"addr": L2, "path": "/asf/control"},
+        "deny": {"proxy": L1, "target": "asf-denied.invalid:443"},
         "mounts": [
-            {"target": "/workspace/repos/a b", "type": "", "rw": True}, {"target": "/tmp", "type": "tmpfs", "rw": True},
+            {"target": "/workspace/repos/a b", "type": "", "rw": True},
+            {"target": "/tmp", "type": "tmpfs", "rw": True},
             {"target": "/workspace/repos/ro", "type": "", "rw": False},
         ],
         "gone": [],
@@ -28,26 +39,45 @@ PLAN = {
 }
 V6 = "[2001:db8::1]:443"
 GOOD = {
-    "pid1": "1", "pid1-opaque": "dumpable=0", "seccomp-mode": "2", "no-new-privs": "1",
+    "pid1": "1",
+    "pid1-opaque": "dumpable=0",
+    "seccomp-mode": "2",
+    "no-new-privs": "1",
     "caps": " ".join(f"{s}={'0' * 16}" for s in ("inh", "prm", "eff", "bnd", "amb")),
     "uid-gid": "uid=1000,1000,1000,1000 gid=1000,1000,1000,1000 groups=",
     "namespaces": "user=4026532473 pid=4026532477 ipc=4026532476 uts=4026532475 net=4026532478",
-    "fds": "more=0", "core-limit": "soft=0 hard=0", "environ": "PATH TERM container HOSTNAME HOME",
-    "sys-clone3": "ENOSYS", "entry-int80": "SIGSYS", "entry-x32": "ENOSYS",
-    "sock-control": "unix=ok inet=ok inet6=ok netlink=ok", "sock-families": "refused=60/60",
-    "sock-vsock": "refused=3/3", "sock-highbits": "refused=4/4",
-    "sock-netlink": "refused=31/31", "sock-raw": "ENOSYS", "sock-pair": "refused=4/4",
-    "net-links": "up=eth0", "net-routes": "routes=1 198.18.0.1/32,via:-,dev:2,table:254", "no-ipv6": "addresses=0",
+    "fds": "more=0",
+    "core-limit": "soft=0 hard=0",
+    "environ": "PATH TERM container HOSTNAME HOME",
+    "sys-clone3": "ENOSYS",
+    "entry-int80": "SIGSYS",
+    "entry-x32": "ENOSYS",
+    "sock-control": "unix=ok inet=ok inet6=ok netlink=ok",
+    "sock-families": "refused=60/60",
+    "sock-vsock": "refused=3/3",
+    "sock-highbits": "refused=4/4",
+    "sock-netlink": "refused=31/31",
+    "sock-raw": "ENOSYS",
+    "sock-pair": "refused=4/4",
+    "net-links": "up=eth0",
+    "net-routes": "routes=1 198.18.0.1/32,via:-,dev:2,table:254",
+    "no-ipv6": "addresses=0",
     "unreach": "198.51.100.1:443/tcp=ENETUNREACH 198.51.100.1:443/udp=ENETUNREACH 198.51.100.1:443/icmp=socket-EACCES"
-               f" {V6}/tcp=EADDRNOTAVAIL {V6}/udp=EADDRNOTAVAIL {V6}/icmp=socket-EACCES",
-    "reach": f"{L1}/tcp=connected {L2}/tcp=connected", "closed": "198.18.0.1:22/tcp=ECONNREFUSED",
+    f" {V6}/tcp=EADDRNOTAVAIL {V6}/udp=EADDRNOTAVAIL {V6}/icmp=socket-EACCES",
+    "reach": f"{L1}/tcp=connected {L2}/tcp=connected",
+    "closed": "198.18.0.1:22/tcp=ECONNREFUSED",
     "dns-silent": "198.18.0.1:53/udp=silent 198.18.0.1:53/tcp=ECONNREFUSED",
-    "proxy-allow": "200:ok", "proxy-reach": "200:ok",
-    "proxy-deny": "403:denied-name", "front-control": "204:ok", "front-refuses": "none=401 wrong=401:unauthorized",
+    "proxy-allow": "200:ok",
+    "proxy-reach": "200:ok",
+    "proxy-deny": "403:denied-name",
+    "front-control": "204:ok",
+    "front-refuses": "none=401 wrong=401:unauthorized",
     "mounts": r"/,overlay,ro /proc,proc,rw /dev,tmpfs,rw /dev/null,devtmpfs,rw /etc/hosts,ext4,ro /asf/gate,ext4,ro"
-              r" /run/secrets/asf-token,ext4,ro /sys,sysfs,ro /proc/sys,proc,ro /tmp,tmpfs,rw"
-              r" /workspace/repos/a\040b,ext4,rw /workspace/repos/ro,ext4,ro",
-    "root-readonly": "EROFS", "proc-masked": "/proc/sys=masked /proc/kcore=absent", "dev-nodes": "null zero pts shm",
+    r" /run/secrets/asf-token,ext4,ro /sys,sysfs,ro /proc/sys,proc,ro /tmp,tmpfs,rw"
+    r" /workspace/repos/a\040b,ext4,rw /workspace/repos/ro,ext4,ro",
+    "root-readonly": "EROFS",
+    "proc-masked": "/proc/sys=masked /proc/kcore=absent",
+    "dev-nodes": "null zero pts shm",
     "no-sockets": "found=0",
 }
 for _row in inside.INSIDE:
@@ -214,14 +244,35 @@ def test_a_live_session_is_answered_by_a_fresh_process():
     assert bad(rep, first=True) == {"gate-report": "inconclusive", "pid1": "inconclusive"}
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"plan_digest": "e" * 64}, {"nonce": "short"}, {"nonce": None},
-                                    {"pid": True}, {"pid": "1"}, {"pid": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"plan_digest": "e" * 64},
+        {"nonce": "short"},
+        {"nonce": None},
+        {"pid": True},
+        {"pid": "1"},
+        {"pid": 0},
+    ],
+)
 def test_a_report_for_another_plan_or_in_another_form_is_inconclusive(change):
     assert bad({**report(), **change}, first=True)["gate-report"] == "inconclusive"
 
 
-@pytest.mark.parametrize("junk", [None, [], "x", 7, {}, {"checks": None}, {"checks": {"id": "caps"}},
-                                  {"checks": [None, 3, {"id": []}, {"id": "caps"}]}])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        None,
+        [],
+        "x",
+        7,
+        {},
+        {"checks": None},
+        {"checks": {"id": "caps"}},
+        {"checks": [None, 3, {"id": []}, {"id": "caps"}]},
+    ],
+)
 def test_junk_never_raises_and_never_passes(junk):
     assert set(verdicts(junk, first=True).values()) == {"inconclusive"}
 
@@ -250,8 +301,14 @@ def test_evidence_is_bounded_and_harmless():
 
 def test_a_nested_sandbox_turns_the_expectation_round():
     plan = {**PLAN, "nested_sandbox": True}
-    given = {"sys_unshare": "ok", "sys_setns": "EBADF", "sys_mount": "EFAULT", "sys_umount": "EFAULT",
-             "sys_chroot": "EFAULT", "clone_newuser": "ran"}
+    given = {
+        "sys_unshare": "ok",
+        "sys_setns": "EBADF",
+        "sys_mount": "EFAULT",
+        "sys_umount": "EFAULT",
+        "sys_chroot": "EFAULT",
+        "clone_newuser": "ran",
+    }
     assert bad(report(**given), plan) == {}
     assert set(bad(report(), plan)) == {key.replace("_", "-") for key in given}
     assert bad(report(**given, sys_fsconfig="EINVAL"), plan) == {"sys-fsconfig": "fail"}

@@ -117,8 +117,17 @@ def test_clone3_is_enosys_even_for_a_nested_sandbox():
 STREAM, DGRAM, RAWTYPE, CLOEXEC, NONBLOCK, HIGH = 1, 2, 3, 0o2000000, 0o4000, 1 << 32
 
 
-@pytest.mark.parametrize("args", [(1, STREAM, 0), (1, 5, 0), (2, STREAM | CLOEXEC | NONBLOCK, 6), (2, STREAM, 262),
-                                  (10, DGRAM | CLOEXEC, 17), (16, RAWTYPE, 0)])
+@pytest.mark.parametrize(
+    "args",
+    [
+        (1, STREAM, 0),
+        (1, 5, 0),
+        (2, STREAM | CLOEXEC | NONBLOCK, 6),
+        (2, STREAM, 262),
+        (10, DGRAM | CLOEXEC, 17),
+        (16, RAWTYPE, 0),
+    ],
+)
 def test_sockets_that_ordinary_programs_need(args):
     assert answer(PLAIN, "socket", *args) == "allow"
 
@@ -129,8 +138,9 @@ def test_every_other_family_is_refused_vsock_included(family):
     assert {answer(p, "socket", family, t, 0) for p in (PLAIN, NESTED, RAW) for t in (1, 2, 3, 5)} == {ENOSYS}
 
 
-@pytest.mark.parametrize("args", [(HIGH | 40, 1, 0), (HIGH | 38, 5, 0), (16, 3, 9), (16, 3, HIGH | 9), (16, 3, 12),
-                                  (HIGH | 16, 3, 0)])
+@pytest.mark.parametrize(
+    "args", [(HIGH | 40, 1, 0), (HIGH | 38, 5, 0), (16, 3, 9), (16, 3, HIGH | 9), (16, 3, 12), (HIGH | 16, 3, 0)]
+)
 def test_high_bits_and_other_netlink_protocols_are_refused(args):
     assert answer(PLAIN, "socket", *args) == ENOSYS
 
