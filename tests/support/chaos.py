@@ -6,8 +6,8 @@
 The product has no hook for this and reads nothing that could switch it on: this script *is* the program that starts,
 and it puts itself into ansible-playbook by the line that asf-play starts it with (``runner._LAUNCH``); workers and
 helpers are forks and inherit it. What changes a file, a process or the engine is seen by Python's audit events (PEP
-578) and by `subprocess.Popen`, so that a new step is a new point without anybody naming it; `BLIND` of test_crash.py
-has the calls that neither would see.
+578) and by `subprocess.Popen`, so that a new step is a new point without anybody naming it; test_crash_points.py has
+the calls that neither would see.
 
 A point is ``ROLE MODULE.FUNCTION: WHAT``; ROLE is cli, play (ansible-playbook), task (its worker) or helper (what a
 task forks into a namespace). A point of a file stands before the change; a command has two, `started` and `ended`.

@@ -92,12 +92,27 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("net-links", 2, "the only links up are lo and the planned cable", rules.links),
     Inside("net-routes", 2, "the only routes are to the cable's peer, in every table, both families", rules.routes),
     Inside("no-ipv6", 2, "no IPv6 address", rules.exactly("addresses=0")),
-    Inside("unreach", 2, "TCP, UDP and ICMP to addresses outside the plan: network unreachable",
-           rules.each("unreach", ("tcp", "udp", "icmp"), rules.unreach), asked="unreach"),
-    Inside("reach", 2, "the planned listeners accept TCP connections",
-           rules.each("reach", ("tcp",), rules.reach), asked="reach"),
-    Inside("closed", 2, "unplanned ports of the cable's and of other addresses are closed",
-           rules.each("closed", ("tcp",), rules.closed), asked="closed"),
+    Inside(
+        "unreach",
+        2,
+        "TCP, UDP and ICMP to addresses outside the plan: network unreachable",
+        rules.each("unreach", ("tcp", "udp", "icmp"), rules.unreach),
+        asked="unreach",
+    ),
+    Inside(
+        "reach",
+        2,
+        "the planned listeners accept TCP connections",
+        rules.each("reach", ("tcp",), rules.reach),
+        asked="reach",
+    ),
+    Inside(
+        "closed",
+        2,
+        "unplanned ports of the cable's and of other addresses are closed",
+        rules.each("closed", ("tcp",), rules.closed),
+        asked="closed",
+    ),
     Inside("dns-silent", 2, "no DNS answer over UDP or TCP", rules.each("dns", ("udp", "tcp"), rules.dns), asked="dns"),
     Inside("proxy-allow", 3, "the control name is allowed by the proxy's decision", rules.allow, asked="allow"),
     Inside("proxy-reach", 3, "the control host is reached through the proxy", rules.allow_reach, asked="allow"),
@@ -114,10 +129,15 @@ INSIDE: Tuple[Inside, ...] = (
 #: Probe → the controls beside which alone its pass counts, the first that this plan has: what is down refuses
 #: everything. Where nothing may be reached through the proxy, the front is the control, or the listeners are.
 DEPENDS: Dict[str, Tuple[str, ...]] = {
-    "unreach": ("reach",), "closed": ("reach",), "dns-silent": ("reach",),
-    "proxy-deny": ("proxy-allow", "front-control", "reach"), "front-refuses": ("front-control",),
-    "sock-families": ("sock-control",), "sock-vsock": ("sock-control",),
-    "sock-highbits": ("sock-control",), "sock-netlink": ("sock-control",),
+    "unreach": ("reach",),
+    "closed": ("reach",),
+    "dns-silent": ("reach",),
+    "proxy-deny": ("proxy-allow", "front-control", "reach"),
+    "front-refuses": ("front-control",),
+    "sock-families": ("sock-control",),
+    "sock-vsock": ("sock-control",),
+    "sock-highbits": ("sock-control",),
+    "sock-netlink": ("sock-control",),
 }
 
 

@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 from ..core import images as core
 from ..core.errors import HostError
 from ..core.redact import Redactor
-from . import dirs
+from . import dirs, locks
 from .podman import Podman
 
 #: Variables of the operator that decide where Go modules come from and who vouches for them.
@@ -139,23 +139,33 @@ class Host:
         return env
 
 
+#: Seconds that a build waits for another one of the same image, download or toolchain: longer than one may take.
+_PATIENCE = 3900.0
+
+
 @contextlib.contextmanager
 def locked(host: Host, name: str, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of this name; yields False when it is taken and ``wait`` is false. The kernel frees it at death."""
+    """Hold the lock of this name; yields False when it is taken and ``wait`` is false. The kernel frees it at death.
+
+    Raises EngineError (``busy``) when somebody else holds it for longer than a build may take.
+    """
+    if wait and not shared:
+        with locks.hold(name, name, host.env, _PATIENCE):
+            yield True
+        return
     folder = dirs.private(dirs.private(dirs.run_dir(host.env)) / "locks")
     descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        if wait:
+            locks.acquire(descriptor, str(folder / f"{name}.lock"), name, _PATIENCE, shared=True)
+            yield True
+            return
         try:
-            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not wait:
-                yield False
-                return
-            if not shared:
-                host.progress(name, "waiting for another build")
-            fcntl.flock(descriptor, mode)
-        yield True
+            yield False
+        else:
+            yield True
     finally:
         os.close(descriptor)
 

@@ -7,7 +7,6 @@ taken out, changed or moved unnoticed. A line with ``removed`` says that a run's
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from typing import Any, Iterator, List, Mapping, NamedTuple, Optional
 
 from ..core import evidence
 from ..core.errors import EngineError
-from . import dirs, regular
+from . import dirs, locks, regular
 
 Env = Optional[Mapping[str, str]]
 #: More than this was not written by ASF: a line has some 300 bytes.
@@ -50,7 +49,7 @@ def append(entry: Mapping[str, Any], env: Env = None) -> None:
     dirs.private(dirs.state_dir(env))
     handle = os.open(path(env), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "r+b") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        locks.acquire(stream.fileno(), str(path(env)), "the index of the evidence", 60)
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
         tail = stream.read()
         lines = tail.splitlines()

@@ -8,7 +8,6 @@ written anew, or refused if that would lose comments.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import tempfile
@@ -20,7 +19,7 @@ from ..core import grants as core
 from ..core.errors import GrantError, ManifestError, Problem
 from ..core.grants import Grant
 from ..core.marked import Node
-from . import yamlload
+from . import locks, yamlload
 
 _HEADER = "# Grants of this agent, kept by `asf-play repo add` and `asf-play repo remove`.\n"
 
@@ -48,11 +47,14 @@ def load(path: Path) -> list[Grant]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[GrantFile]:
-    """The file, its folder made and locked: two commands at once must not lose a grant. Raises GrantError."""
+    """The file, its folder made and locked: two commands at once must not lose a grant.
+
+    Raises GrantError, and EngineError when another command holds it for too long.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        locks.acquire(fd, str(path.parent), "the grants of this agent", 60)
         yield GrantFile(path, _read(path))
     finally:
         os.close(fd)

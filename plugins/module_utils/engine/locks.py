@@ -47,30 +47,53 @@ def hold(name: str, what: str, env: Env, timeout: float) -> Iterator[None]:
             os.close(handle)
 
 
+def acquire(handle: int, path: str, what: str, timeout: float, shared: bool = False) -> None:
+    """Take the lock of an open file or folder that is not a lock's own; it goes with the descriptor.
+
+    Raises EngineError as ``hold`` does.
+    """
+    wait = _Wait(path, what, timeout)
+    while not _flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+        wait.more(handle)
+
+
 def _taken(path: str, what: str, timeout: float) -> int:
-    begun, told = time.monotonic(), False
+    wait = _Wait(path, what, timeout)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if _flock(handle):
-            if _same(handle, path):
+        try:
+            if not _flock(handle, fcntl.LOCK_EX):
+                wait.more(handle)
+            elif _same(handle, path):  # else its last holder has removed it meanwhile
                 _sign(handle)
-                return handle
-            os.close(handle)  # its last holder has removed it meanwhile
-            continue
-        waited = time.monotonic() - begun
-        who = _holder(handle)
-        os.close(handle)
-        if waited > timeout:
-            raise _busy(path, what, who, timeout)
-        if waited > PATIENCE and not told:
-            told = True
-            notices.say(f"waiting for {what}, which is held by {who}")
+                taken, handle = handle, -1
+                return taken
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+
+class _Wait:
+    """Waiting for one lock: silent at first, then told, then given up."""
+
+    def __init__(self, path: str, what: str, timeout: float) -> None:
+        self._path, self._what, self._timeout = path, what, timeout
+        self._begun, self._told = time.monotonic(), False
+
+    def more(self, handle: int) -> None:
+        """A moment more. Raises EngineError (``busy``) when it was long enough."""
+        waited = time.monotonic() - self._begun
+        if waited > self._timeout:
+            raise _busy(self._path, self._what, _holder(handle), self._timeout)
+        if waited > PATIENCE and not self._told:
+            self._told = True
+            notices.say(f"waiting for {self._what}, which is held by {_holder(handle)}")
         time.sleep(_POLL)
 
 
-def _flock(handle: int) -> bool:
+def _flock(handle: int, mode: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -94,15 +117,28 @@ def _sign(handle: int) -> None:
 
 
 def _holder(handle: int) -> str:
-    """The holder in words, as far as the file is to be believed."""
+    """The holder in words: as the file says while that process lives, else as the kernel does."""
     try:
         known = json.loads(os.pread(handle, _MAX_READ, 0))
     except (OSError, ValueError):
         known = None
     who: Optional[procs.Identity] = procs.Identity.from_dict(known)
-    if who is None or not procs.alive(who):
-        return "another process, which has not said who it is"
-    return f"process {who.pid} ({known.get('command') or 'unknown'}) since {known.get('since')}"
+    if who is not None and procs.alive(who):
+        return f"process {who.pid} ({known.get('command') or 'unknown'}) since {known.get('since')}"
+    pid = _kernels(handle)
+    return f"process {pid} ({procs.command(pid) or 'unknown'})" if pid else "a process that cannot be seen from here"
+
+
+def _kernels(handle: int) -> Optional[int]:
+    """Pid that holds the lock of a file, as proc_locks(5) has it; None when it lives in another pid namespace."""
+    found = os.fstat(handle)
+    key = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as table:
+            rows = [line.split() for line in table if "->" not in line]
+    except OSError:
+        return None
+    return next((int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == key and int(row[4]) > 0), None)
 
 
 def _busy(path: str, what: str, who: str, timeout: float) -> EngineError:
