@@ -144,6 +144,7 @@ def playbook() -> argparse.ArgumentParser:
     parser.add_argument("-f", "--forks", type=int, help="hosts at once")
     parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
     parser.add_argument("--detach", action="store_true", help="leave the session running; do not attach")
+    parser.add_argument("--yes", action="store_true", help="reset.yml: remove without asking")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     return parser
 

@@ -18,7 +18,7 @@ from .interrupts import Interrupts
 from .progress import Progress
 
 #: Shipped playbooks that are about one agent.
-_NEED_AGENT = ("open.yml", "build.yml")
+_NEED_AGENT = ("open.yml", "build.yml", "reset.yml")
 
 
 class Reporter:
@@ -95,6 +95,11 @@ def play(request: argparse.Namespace) -> int:
     for path, key in ((None if shipped else book, "playbook"), (request.inventory, "--inventory")):
         if path is not None:
             _refuse_granted(str(path), key)
+    if shipped == "reset.yml":
+        from . import resetting
+
+        if not resetting.confirmed(request):
+            return errors.OK
     progress = Progress(sys.stderr)
     try:
         reporter = Reporter(progress, request, request.diff)
@@ -142,6 +147,8 @@ def _check(request: argparse.Namespace, shipped: str) -> None:
         )
     if shipped and shipped != "open.yml" and request.command is not None:
         raise CliError(f"{shipped} takes no command", found=request.command[0], remedy="leave out what stands after --")
+    if request.yes and shipped != "reset.yml":
+        raise CliError("--yes belongs to reset.yml", key="--yes", remedy="leave it out")
     if request.detach and shipped != "open.yml":
         raise CliError("--detach belongs to open.yml", key="--detach", remedy="leave it out")
 

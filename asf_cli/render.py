@@ -186,6 +186,7 @@ def result(asf: Mapping[str, Any], style: Style, evidence: bool) -> list[str]:
         lines += sessions(asf["sessions"], style)
     if isinstance(asf.get("cleanup"), Mapping):
         lines += [safe(action, 300) for action in asf["cleanup"].get("actions", [])]
+    lines += [safe(action, 300) for action in asf.get("actions") or []]
     lines += [f"{word}: {safe(asf[word], 300)}" for word in ("session", "evidence", "head") if asf.get(word)]
     return lines
 

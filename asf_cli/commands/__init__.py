@@ -30,6 +30,7 @@ COMMANDS = {
     "cp": Command("copy files into a session or out of it"),
     "repo": Command("which repositories an agent gets"),
     "completion": Command("completion of words for bash, zsh or fish"),
+    "prune": Command("remove images, caches and run folders that nothing needs"),
     "doctor": Command("what this host offers and lacks"),
 }
 

@@ -17,7 +17,7 @@ from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanE
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
 from ..core.settings import Settings
-from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, teardown
+from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, statevolumes, teardown
 from .evidencefs import Evidence
 from .home import Home
 from .plandoc import PlanDocument
@@ -352,6 +352,7 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
 
 def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], notes: List[str]) -> Result:
     session, found = plan["session"], plans.digest(plan)
+    warnings = [*warnings, *statevolumes.widened(plan)]
     record = state.begin(session["id"], mode=session["mode"], isolation=session["isolation"], plan_digest=found)
     try:
         doc = plandoc.write(os.path.join(plan["run_dir"], "plan.json"), plan)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from ..core import inside, probes
 from ..core.errors import EngineError, GateError, VerifyError
-from . import bringup, gate_client, observe, state
+from . import bringup, gate_client, observe, state, statevolumes
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -161,4 +161,5 @@ def go(doc: PlanDocument, nonce: str) -> Json:
     gate_client.go(int(chosen["agent"]["pid"]), doc.plan, nonce)
     limit = int(doc.plan["gate"]["time_s"])
     state.begin_step(doc.session, "live", state="live", started=state.now(), time_limit=limit)
+    statevolumes.remember(doc.plan)
     return {"changed": True, "actions": ["the workload was started"]}
