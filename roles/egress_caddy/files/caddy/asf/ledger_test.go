@@ -142,18 +142,35 @@ func TestAnIntervalEndsByItself(t *testing.T) {
 	t.Error("what was counted is not told")
 }
 
-// TestShutdownWaitsForTheLines is case P15: the line of a tunnel that is cut lies in the log when Shutdown returns.
+// inGroups is how many requests all groups count.
+func inGroups() (n int) {
+	groupsMu.Lock()
+	defer groupsMu.Unlock()
+	for g := range groups {
+		g.mu.Lock()
+		n += g.running
+		g.mu.Unlock()
+	}
+	return n
+}
+
+// TestShutdownWaitsForTheLines is case P15: the line of a tunnel that is cut lies in the log when Shutdown returns,
+// because its request counts until the line is written.
 func TestShutdownWaitsForTheLines(t *testing.T) {
 	l := startL1(t, nil, nil, m{"hello_timeout": "5s"}, nil)
 	waiting := l.open(l.target)
 	defer func() { _ = waiting.Close() }()
-	written := decided.write
-	decided.reset(func(fields []zap.Field) { time.Sleep(50 * time.Millisecond); written(fields) })
+	written, counted := decided.write, 0
+	decided.reset(func(fields []zap.Field) {
+		time.Sleep(50 * time.Millisecond)
+		counted = inGroups()
+		written(fields)
+	})
 	defer decided.reset(nil)
 	before := len(l.lines())
 	Shutdown()
-	if got := l.lines()[before:]; len(got) != 1 || got[0].Reason != reasonClosed {
-		t.Errorf("%+v", got)
+	if got := l.lines()[before:]; len(got) != 1 || got[0].Reason != reasonClosed || counted != 1 {
+		t.Errorf("%+v, written while %d requests counted", got, counted)
 	}
 }
 
