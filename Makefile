@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test crash test-podman5 bench lint unit requirements
+.PHONY: help setup demo test crash test-podman5 bench lint unit requirements reportshot
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -32,6 +32,10 @@ crash:          ## the crash matrix: killed, full, hung, interrupted at every st
 bench:          ## open, verify and close against the bare commands; writes build/bench.json
 	@echo 'make bench: set-up, images, then interleaved measurements'
 	@$(operator) python3 tools/bench.py
+
+reportshot:     ## screenshots of the last session's report, in build/report (needs Chromium)
+	@echo 'make reportshot: set-up, then headless Chromium on the last report'
+	@$(operator) tools/report_shot
 
 lint:           ## ruff, mypy, yamllint, ansible-lint, go vet, licence rules
 	@echo 'make lint: set-up, then the linters'

@@ -117,6 +117,17 @@ def test_a_session_that_did_not_verify_leaves_its_report(session: SessionFactory
     assert ("did not pass" in report) == (done.rc != 0)
 
 
+def test_output_that_met_its_bound_is_said(home: Home, session: SessionFactory) -> None:
+    """The engine keeps the last of a detached command's output, 10 MiB, and starts a full log over."""
+    home.agent("ev-output", _manifest())
+    flood = "head -c 12000000 /dev/zero | tr '\\0' x | fold -w 1000; touch /tmp/said; sleep 600"
+    for name, command in (("quiet", "echo little; touch /tmp/said; sleep 600"), ("loud", flood)):
+        held = session.open("ev-output", command=["sh", "-c", command])
+        held.exec("sh", "-c", "until [ -e /tmp/said ]; do sleep 0.1; done", timeout=60)
+        actions = held.close().json["cleanup"]["actions"]
+        assert any("met the bound of its log" in text for text in actions) == (name == "loud"), actions
+
+
 FLOOD = """
 import socket, sys
 count, names = int(sys.argv[1]), int(sys.argv[2])
@@ -132,6 +143,9 @@ print(count)
 def test_a_flood_of_denials_is_counted_and_hides_nothing(home: Home, session: SessionFactory) -> None:
     """L1: what was denied first stays, every denial is counted, and Caddy's log does not grow with them."""
     home.agent("ev-flood", _manifest())
+    old = home.state / "asf" / "evidence" / "ev-flood.old" / "20200101T000000Z-abcd"
+    old.mkdir(parents=True)
+    (old / "chain.json").write_text('{"entries": []}')
     held = session.open("ev-flood")
     held.exec("curl", "-sS", "-m", "5", "https://first-of-all.example/")
     total = 0
@@ -154,3 +168,4 @@ def test_a_flood_of_denials_is_counted_and_hides_nothing(home: Home, session: Se
     assert usage["decisions"]["deny"]["denied-name"] == total + sum(name in others for name in names)
     assert len(rows) < 5000 and schemas.evidence_problems(held.evidence) == []
     assert (held.evidence / "report.html").stat().st_size < 200_000
+    assert not old.exists(), "a close removes evidence that is too old"

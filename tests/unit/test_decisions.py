@@ -150,3 +150,6 @@ def test_a_log_that_lost_its_beginning_is_noticed() -> None:
     assert not gathering.lines_lost(decisions.parse([first, denial]))
     assert gathering.lines_lost(decisions.parse([denial]))
     assert not gathering.lines_lost(decisions.parse([]))
+    usage = '{"asf":"usage","model":"m","status":200}'
+    assert gathering.lines_lost(decisions.parse([usage]))
+    assert not gathering.lines_lost(decisions.parse([first, usage]))

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
-from . import netns, observe, procs, state
+from . import logbirth, logs, netns, observe, procs, state
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -158,6 +158,9 @@ def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
             "start": start,
             "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
         }
+    # Caddy's and the broker's logs tell by their first line whether it is lost; a workload's output does not.
+    if path := logs.path_of(out["agent"]["pid"], out["agent"]["id"]):
+        out["agent"]["log_born"] = logbirth.of(path)
     return out
 
 

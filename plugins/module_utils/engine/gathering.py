@@ -12,7 +12,7 @@ from ..core import decisions, lifecycle
 from ..core.errors import AsfError
 from ..core.lifecycle import Container
 from ..core.redact import Redactor
-from . import inventory, lastwords, logs
+from . import inventory, lastwords, logbirth, logs
 from .evidencefs import Evidence
 from .podman import Podman
 
@@ -131,12 +131,30 @@ def _words(
         found.containers[one.name]["last_words"] = lastwords.of(lines[one.name], known)
 
 
-def lines_lost(caddy: decisions.Parsed) -> bool:
-    """Whether a log lost its beginning: its first line is the supervisor's first start, and the engine starts a full
-    log over (k8s-file, ``max-size``). A workload can bring that about by asking for denied names without end.
+def lines_lost(found: decisions.Parsed) -> bool:
+    """Whether a service's log lost its beginning: its first line is the supervisor's first start, and the engine starts
+    a full log over (k8s-file, ``max-size``).
     """
-    first = any(event.get("event") == "start" and event.get("start") == 1 for event in caddy.supervisor)
-    return bool(caddy.decisions) and not first
+    first = any(event.get("event") == "start" and event.get("start") == 1 for event in found.supervisor)
+    return bool(found.decisions or found.usage or found.supervisor) and not first
+
+
+_LOST = {
+    "caddy": "decisions are not complete: Caddy's log met its bound and its beginning is lost",
+    "broker": "usage is not complete: the broker's log met its bound and its beginning is lost",
+}
+
+
+def _bounded(
+    parsed: Mapping[str, decisions.Parsed], removal: lifecycle.Removal, known: Details, record: Mapping[str, Any]
+) -> list[str]:
+    """What was lost because a log met its bound, one sentence each."""
+    notes = [_LOST[role] for role, one in parsed.items() if lines_lost(one)]
+    agents = [one for one in removal.containers if one.role not in SERVICES]
+    return notes + [
+        f"output of container {name} met the bound of its log: what it said first is no longer there"
+        for name in logbirth.replaced(agents, known, record.get("containers") or {})
+    ]
 
 
 def gather(
@@ -155,20 +173,21 @@ def gather(
         for one in removal.containers
         if one.role in SERVICES and one.name in lines
     }
+    found.notes += _bounded(parsed, removal, known, record)
     # A repeated teardown finds no containers: what the first one has written stays.
     with evidence.together():
-        if "caddy" in parsed:
-            caddy = parsed["caddy"]
-            evidence.write_lines("decisions.jsonl", caddy.decisions, caddy.dropped)
-            found.decisions = decisions.counts(caddy.decisions)
-            if lines_lost(caddy):
-                found.notes.append("decisions are not complete: Caddy's log met its bound and its beginning is lost")
-        if parsed:
-            events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
-            evidence.write_lines("supervisor.jsonl", events)
-            found.restarts = decisions.restarts(events)
-        if parsed:
-            passed = parsed["caddy"].decisions if "caddy" in parsed else []
-            reported = parsed["broker"].usage if "broker" in parsed else None
-            evidence.write("usage.json", decisions.usage(passed, reported))
+        _write(evidence, parsed, found)
     return found
+
+
+def _write(evidence: Evidence, parsed: Mapping[str, decisions.Parsed], found: Gathered) -> None:
+    if "caddy" in parsed:
+        evidence.write_lines("decisions.jsonl", parsed["caddy"].decisions, parsed["caddy"].dropped)
+        found.decisions = decisions.counts(parsed["caddy"].decisions)
+    if parsed:
+        events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]
+        evidence.write_lines("supervisor.jsonl", events)
+        found.restarts = decisions.restarts(events)
+        passed = parsed["caddy"].decisions if "caddy" in parsed else []
+        reported = parsed["broker"].usage if "broker" in parsed else None
+        evidence.write("usage.json", decisions.usage(passed, reported))
