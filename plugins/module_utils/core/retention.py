@@ -14,7 +14,7 @@ DAY = 86_400
 class Retention:
     """How much evidence is kept: ``runs`` of all sessions together, ``days``, ``size`` in bytes. 0 means no bound."""
 
-    runs: int = 1000
+    runs: int = 500
     days: int = 180
     size: int = 4 * 1024**3
 

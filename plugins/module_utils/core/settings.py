@@ -17,7 +17,7 @@ from .schema import Key, Number, Section, Text, check
 
 EVIDENCE = Section(
     {
-        "runs": Key(Number(0, 1_000_000), "Most runs, of all sessions together; 0: no bound.", default_words="1000"),
+        "runs": Key(Number(0, 1_000_000), "Most runs, of all sessions together; 0: no bound.", default_words="500"),
         "days": Key(Number(0, 36_500), "Oldest, in days; 0: no bound.", default_words="180"),
         "size": Key(Text(form.SIZE), "Size of all together, such as `500m`.", default_words="4g"),
     }
