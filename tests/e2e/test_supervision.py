@@ -153,7 +153,10 @@ def test_P15_an_open_tunnel_is_cut_and_logged_when_the_workload_ends(session: Se
     closed = opened.close()
     assert closed.rc == 0, closed
     found = [one for one in evidence(opened).read_lines("decisions.jsonl") if one.get("host") == "docs.example.com"]
-    assert (found[-1]["decision"], found[-1]["reason"]) == ("allow", "closed") and found[-1]["down"] > 0, found[-1]
+    # Whichever comes first: the end of the client's connection, or Caddy's own stop.
+    assert found[-1]["decision"] == "allow" and found[-1]["reason"] in ("ok", "closed") and found[-1]["down"] > 64, (
+        found[-1]
+    )
 
 
 def test_close_tells_the_exit_code_and_sweeps_others(session: SessionFactory, plain: str) -> None:
