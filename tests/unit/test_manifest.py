@@ -153,6 +153,13 @@ def test_what_has_no_effect_is_said() -> None:
     assert read.warnings[0].line == 2
 
 
+def test_a_variable_that_looks_like_a_secret_is_said() -> None:
+    """S5: the workload reads its own environment."""
+    read = _read("name: a\nenv: {MY_API_TOKEN: canary-0123456789, MAX_TOKENS: '5'}\n" + _PROXY)
+    assert [warning.key for warning in read.warnings] == ["env.MY_API_TOKEN"]
+    assert "canary" not in read.warnings[0].text()
+
+
 def test_a_wrong_value_causes_no_second_error() -> None:
     (problem,) = _problems("name: a\nadapter: cluade\nllm: {provider: anthropic}\n")
     assert problem.key == "adapter"

@@ -62,3 +62,22 @@ def test_a_missing_file_and_a_relative_path(path):
         plandoc.read(str(path))
     with pytest.raises(EngineError, match="absolute"):
         plandoc.read("plan.json")
+
+
+def test_the_evidence_holds_no_value_that_looks_like_a_secret(path):
+    env = {"MY_TOKEN": "canary-0123456789", "PLAIN": "shown"}
+    document = plandoc.write(str(path), {**PLAN, "gate": {"env": env, "uid": 1}, "manifest": {"env": env}})
+    kept = plandoc.for_evidence(document)
+    assert "canary" not in json.dumps(kept) and kept["plan"]["gate"] == {
+        "env": {**env, "MY_TOKEN": "[redacted]"},
+        "uid": 1,
+    }
+    assert kept["digest"] == document.digest and document.plan["gate"]["env"] == env
+    assert plandoc.redactor(str(path)).text("host canary-0123456789.example") == "host [redacted].example"
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"plan": {"manifest": {"env": 3}}}'])
+def test_without_a_plan_there_is_nothing_to_take_out(path, content):
+    if content is not None:
+        path.write_text(content)
+    assert plandoc.redactor(str(path)).text("canary") == "canary" == plandoc.redactor(None).text("canary")

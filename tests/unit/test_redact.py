@@ -10,6 +10,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from asf_lib.core import redact
 from asf_lib.core.redact import MARK, Redactor
 
 KEY = 'sk-ant-"api03"+/x\\y <&> ü~'
@@ -87,3 +88,19 @@ def test_without_values_everything_passes() -> None:
 
 def test_the_redactor_does_not_show_what_it_knows() -> None:
     assert KEY not in repr(Redactor([KEY]))
+
+
+@pytest.mark.parametrize("name", ["MY_API_TOKEN", "db_password", "APIKEY", "API_KEY", "AWS_SECRET", "private_key_file"])
+def test_names_that_look_like_a_secrets(name: str) -> None:
+    assert redact.looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["MAX_TOKENS", "KEYMAP", "EDITOR", "PASS", "LANG"])
+def test_names_that_do_not(name: str) -> None:
+    assert not redact.looks_secret(name)
+
+
+def test_masked_hides_short_values_too() -> None:
+    env = {"X_TOKEN": "abc", "PLAIN": "abc", "Y_TOKEN": ""}
+    assert redact.masked(env) == {"X_TOKEN": MARK, "PLAIN": "abc", "Y_TOKEN": ""}
+    assert redact.secret_values(env) == ["abc"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from asf_lib.core import evidence, report, report_html, report_junit, report_svg
+from asf_lib.engine import evidencecheck
 
 #: What a workload would like to see in a report.
 HOSTILE = (
@@ -238,6 +241,17 @@ def test_the_topology_is_drawn_from_the_plan(
         assert not set(expected) - set(texts), texts
         assert sum("cable 198.18.0.2 - 198.18.0.1" in text for text in texts) == len(cables)
         assert texts.count("L1 :3128") == len(cables)
+
+
+#: Evidence of a small session, and what is made of it, by lines.
+GOLDEN = Path(__file__).with_name("reports")
+
+
+@pytest.mark.parametrize(("name", "render"), [("report.html", report_html.render), ("junit.xml", report_junit.render)])
+def test_the_report_of_a_known_session_is_as_it_was(name: str, render: Callable[[dict[str, Any]], bytes]) -> None:
+    """A change of the report is a change of expected.json: look at it in a browser first (make reportshot)."""
+    made = render(evidencecheck.check(str(GOLDEN / "evidence")).documents()).decode().split("\n")
+    assert made == json.loads((GOLDEN / "expected.json").read_text())[name]
 
 
 @pytest.mark.slow
