@@ -94,7 +94,7 @@ def main() -> int:
             print("\n".join(case.id for case in found))
             return 0
         endless = crash.without_deadline(recorded)
-        matrix = Matrix(found, len(outage.CASES) + 1)
+        matrix = Matrix(found, len(outage.CASES) + 2)
         picture = crash.image()
         foreign = [crash.Foreign(lab, crash.PLAIN, picture) for lab in labs]
         try:
@@ -110,6 +110,7 @@ def main() -> int:
             matrix.verdicts.append(outage.play_outage(labs[0], name))
             _say(len(matrix.verdicts), matrix.total, matrix.verdicts[-1])
         matrix.verdicts.append(crash.Verdict("deadlines: every external command has one", endless, 0.0))
+        matrix.verdicts.append(crash.Verdict("points: every step that leaves something has one", labs[0].missed, 0.0))
         return _write(args, matrix.verdicts, time.monotonic() - began)
 
 
