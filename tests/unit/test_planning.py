@@ -37,7 +37,13 @@ def tree(tmp_path: Path) -> str:
 def plan_of(session: str, tree: str, rw: bool = True) -> dict[str, Any]:
     head = {"id": session, "mode": "proxy", "isolation": "container"}
     repos = [{"name": "repo", "path": tree, "rw": rw}]
-    return {"version": plans.VERSION, "session": head, "repos": repos, "run_dir": str(state.run_folder(session))}
+    return {
+        "version": plans.VERSION,
+        "session": head,
+        "repos": repos,
+        "volumes": [],
+        "run_dir": str(state.run_folder(session)),
+    }
 
 
 def opened(session: str, tree: str) -> Path:
