@@ -136,7 +136,8 @@ def decision(record: Mapping[str, Any], style: Style) -> str:
         return f"… {safe(record['dropped'], 20)} decisions are not kept"
     verdict = safe(record.get("decision"), 8)
     port = record.get("port")
-    asked = f"{record.get('host')}:{port}" if record.get("host") else str(record.get("target") or "-")
+    many = "(many names)" if record.get("others") else "-"
+    asked = f"{record.get('host')}:{port}" if record.get("host") else str(record.get("target") or many)
     words = [
         stamp(record.get("ts")),
         safe(record.get("listener"), 4),

@@ -23,8 +23,9 @@ EXAMPLES = """\
   asf-play evidence export claude ./handed-over
   asf-play evidence prune --dry-run
 """
-_WHICH = "a session (its last run), SESSION/RUN, or a folder by a path with a slash"
+_WHICH = "a session (its last run), RUN, SESSION/RUN, or a folder by a path with a slash"
 _RUN = re.compile(r"[a-z0-9_.-]+/\d{8}T\d{6}Z-[0-9a-f]{4}\Z")
+_BARE = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}\Z")
 _HEAD = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -100,7 +101,10 @@ def _folder(word: str | None) -> str:
         return str(evidencestore.store() / word)
     if word is not None and "/" in word:
         return os.path.abspath(os.path.expanduser(word))
-    rows = [row for row in _rows(word) if row["folder"]]
+    if word is not None and _BARE.match(word):
+        rows = [row for row in _rows(None) if row["folder"] and row["run"] == word]
+    else:
+        rows = [row for row in _rows(word) if row["folder"]]
     rows = [row for row in rows if row["session"] == f"{word}.main"] or rows
     if not rows:
         raise CliError("there is no evidence", remedy="asf-play evidence list shows what there was", code="no-evidence")

@@ -243,6 +243,8 @@ def test_show_is_the_last_run_of_the_session(env: Env, capsys: pytest.CaptureFix
     assert told["run"] == found.folder.name and told["problems"] == [] and told["chain"]["head"] == found.head()
     assert told["decisions"]["totals"] == {"deny": {"denied-name": 1}}
     assert main.main(["evidence", "show", f"claude.main/{found.folder.name}"]) == errors.OK
+    assert main.main(["evidence", "show", found.folder.name, "--json"]) == errors.OK
+    assert main.main(["evidence", "show", "20200101T000000Z-abcd"]) == errors.ENGINE
     shown = capsys.readouterr().out
     assert "evil.example" in shown and found.head() in shown
     assert main.main(["evidence", "show", "claude", "--html"]) == errors.OK
