@@ -62,6 +62,13 @@ def test_decisions_are_redacted_and_asfs_own_question_is_left_out(watch: Watch) 
     assert told["event"] == "decision" and told["host"] == "[redacted].example.com" and told["at"] == 5.0
 
 
+def test_the_fronts_control_during_a_check_is_asfs_own_question(watch: Watch) -> None:
+    asked = json.dumps({"msg": "decision", "target": "/asf/control", "decision": "deny", "reason": "r", "ts": 5.0})
+    assert len(list(watch._logged([Log(asked)]))) == 1, "the workload's own"  # type: ignore[list-item]
+    watch._checking = (4.0, 6.0)
+    assert list(watch._logged([Log(asked)])) == []  # type: ignore[list-item]
+
+
 def test_what_was_written_before_the_watch_is_not_told(watch: Watch) -> None:
     assert list(watch._logged([Log(decision("a.example"), when="2001-01-01T00:00:00Z")])) == []  # type: ignore[list-item]
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from ..core import decisions, history, lifecycle, probes
 from ..core.errors import AsfError, EngineError
 from ..core.formats import DENIED_NAME
+from ..core.policy import CONTROL_PATH
 from . import inventory, plandoc, procs, sessionlogs, state, verification
 from .evidencefs import Evidence
 from .logfollow import Follower
@@ -49,6 +50,7 @@ class Watch:
         self._seen: object = None
         self._flood = {"allow": 0, "deny": 0}
         self._room, self._window = MOST, 0.0
+        self._checking = (0.0, 0.0)
 
     def events(self) -> Iterator[Json]:
         """Everything that happens from now on, until the session has ended. Raises EngineError."""
@@ -115,10 +117,15 @@ class Watch:
         parsed = decisions.parse(self._redact(line.text) for line in lines)
         yield from self._counted()
         for one in parsed.decisions:
-            if one.get("host") != DENIED_NAME:
+            if not self._own(one):
                 yield from self._decided(one)
         for event in history.supervised(parsed.supervisor):
             yield {**event, "at": event["at"] or time.time()}
+
+    def _own(self, one: Mapping[str, Any]) -> bool:
+        """Whether ASF's own probes asked: for the name that is never declared, or for the control during a check."""
+        when, (begin, end) = history.seconds(one.get("ts")) or 0, self._checking
+        return one.get("host") == DENIED_NAME or (one.get("target") == CONTROL_PATH and begin <= when <= end)
 
     def _decided(self, one: Mapping[str, Any]) -> Iterator[Json]:
         verdict = "allow" if one.get("decision") == "allow" else "deny"
@@ -188,11 +195,12 @@ class Watch:
 
     def _check(self) -> Iterator[Json]:
         """Every probe once more. What is bad is looked at twice, and does not count when the session just ends."""
-        began = time.monotonic()
+        began, start = time.monotonic(), time.time()
         results = self._look()
         if probes.blocking(results):
             time.sleep(CONFIRM)
             results = self._look()
+        self._checking = (start, time.time())
         bad = {one["id"]: one for one in probes.blocking(results)}
         if bad and self._row().get("state") != lifecycle.LIVE:
             return
