@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """Root's half of ``doctor --fix``: look at the host as the account sees it, run what needs root, look again.
 
-Root decides by facts that the account's own process collected; what of them reaches a command is the account's name and
-uid, which root knows itself, and numbers.
+Root decides by facts that the account's own process collected, and that process may lie. What of them reaches a command
+root knows itself: the account's name and uid, and the subordinate ids that are free.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def operator() -> Path | None:
 def look(whose: pwd.struct_passwd, resolver: str | None) -> Facts:
     """The host as the account sees it, in its own namespace where a checkout prepares one. Raises CliError."""
     from asf_lib.core import doctor_facts
+    from asf_lib.engine import hostfacts
 
     prepared = operator()
     argv = [sys.executable, "-P", "-m", "asf_cli.repairing", resolver or ""]
@@ -86,7 +87,8 @@ def look(whose: pwd.struct_passwd, resolver: str | None) -> Facts:
             remedy="install asf-play where the account can read it",
             code="host",
         ) from None
-    return dataclasses.replace(facts, uid=whose.pw_uid, user=whose.pw_name)
+    # A range that the account chose could hold the uids of others, root's too, and newuidmap(1) would hand them out.
+    return dataclasses.replace(facts, uid=whose.pw_uid, user=whose.pw_name, subid_free=hostfacts.free_ids())
 
 
 def carry_out(repairs: Sequence[Repair], say: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def collect(resolver: Optional[str] = None) -> Facts:
         controllers=controllers(),
         subuids=_subordinate("subuid"),
         subgids=_subordinate("subgid"),
-        subid_free=_free_ids(),
+        subid_free=free_ids(),
         run_dir=directory,
         run_dir_owner=run_dir and run_dir.st_uid,
         run_dir_mode=run_dir and stat.S_IMODE(run_dir.st_mode),
@@ -236,7 +236,7 @@ def _subordinate(kind: str) -> int:
     return sum(int(row.split()[-1]) for row in told.splitlines() if row.split() and row.split()[-1].isdigit())
 
 
-def _free_ids() -> int:
+def free_ids() -> int:
     """The first number past every range of /etc/subuid and /etc/subgid, 100000 at least."""
     rows = (row.split(":") for row in (_read("/etc/subuid") + "\n" + _read("/etc/subgid")).splitlines())
     return max([100000] + [int(row[1]) + int(row[2]) for row in rows if len(row) == 3 and (row[1] + row[2]).isdigit()])

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pwd
+import subprocess
 
 import pytest
 
@@ -72,3 +73,24 @@ def test_facts_survive_the_way_from_the_account_to_root():
 def test_what_is_no_facts_is_refused(data):
     with pytest.raises((KeyError, TypeError, ValueError)):
         doctor_facts.of(data)
+
+
+def test_an_account_that_lies_gets_no_ids_of_others(monkeypatch):
+    """Its own process tells the facts; the range that root hands out is root's own finding."""
+    lie = {
+        **dataclasses.asdict(hostfacts.collect()),
+        "uid": 0,
+        "user": "root",
+        "subuids": 0,
+        "subgids": 0,
+        "subid_free": 0,
+    }
+    told = subprocess.CompletedProcess([], 0, json.dumps(lie), "")
+    monkeypatch.setattr(repairing, "operator", lambda: None)
+    monkeypatch.setattr(repairing.subprocess, "run", lambda *_args, **_more: told)
+    whose = pwd.getpwuid(os.getuid())
+    facts = repairing.look(whose, None)
+    assert (facts.uid, facts.user) == (whose.pw_uid, whose.pw_name)
+    commands = [repair.command for repair in doctor_repair.repairs(facts, doctor.verdicts(facts))]
+    given = next(command[2] for command in commands if command[:2] == ("usermod", "--add-subuids"))
+    assert given.partition("-")[0] == str(hostfacts.free_ids()) and hostfacts.free_ids() >= 100000
