@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,13 @@ def test_a_wedged_podman_is_repaired_and_asked_again(env: dict[str, str], tmp_pa
     assert "it was reset" in capsys.readouterr().err  # type: ignore[attr-defined]
 
 
+def test_logins_of_registries_are_no_run_state(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "run" / "containers" / "auth.json").write_text("mine")
+    recovery.remove(str(recovery.reset(env)))
+    assert [path.name for path in (tmp_path / "run" / "containers").iterdir()] == ["auth.json"]
+    assert (tmp_path / "run" / "containers" / "auth.json").read_text() == "mine"
+
+
 def test_calls_at_once_repair_it_once(env: dict[str, str], tmp_path: Path) -> None:
     results = _podman(env, tmp_path).parallel([["ps"], ["volume", "ls"], ["secret", "ls"]], check=False)
     assert [result.rc for result in results] == [0, 0, 0]
@@ -85,3 +94,27 @@ def test_a_subordinate_id_is_ended_from_a_user_namespace(monkeypatch: pytest.Mon
 def test_processes_of_the_operators_own_namespace_are_no_survivors() -> None:
     assert os.getpid() not in {one.pid for one in recovery.survivors()}
     assert procs.start_time(os.getpid()) is not None
+
+
+def _ready(*argv: str) -> subprocess.Popen[bytes]:
+    """A process that has said that it is there, and ends with its input."""
+    child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline() == b"\n"
+    return child
+
+
+def test_what_lives_in_podmans_namespaces_is_told_from_browsers_and_key_agents() -> None:
+    """Key agents hide (not dumpable), browsers make user namespaces: nobody is told to kill either."""
+    waiting = ("sh", "-c", "echo; read line")
+    hide = "import ctypes; ctypes.CDLL(None).prctl(4, 0); print(flush=True); input()"
+    children = [
+        _ready(sys.executable, "-c", hide),
+        _ready("unshare", "--user", "--map-current-user", *waiting),
+        _ready("unshare", "--user", "--map-root-user", "--map-auto", *waiting),  # as Podman does
+    ]
+    try:
+        found = {one.pid for one in recovery.survivors()}
+        assert [child.pid in found for child in children] == [False, False, True]
+    finally:
+        for child in children:
+            child.communicate(b"\n")

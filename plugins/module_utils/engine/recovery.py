@@ -15,7 +15,7 @@ import pwd
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Iterator, List, Mapping, NamedTuple, Optional
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..core.errors import EngineError
 from . import locks, notices, procs
@@ -25,6 +25,8 @@ _PARTS = ("libpod", "containers", "crun", "runc")
 #: Podman's shared memory of locks; ``{}`` is the uid.
 _LOCKS = "/dev/shm/libpod_rootless_lock_{}"
 _STALE = ".asf-stale-podman-"
+#: Of what lies there, what is no run state: the registries' logins (containers-auth.json(5)), and stays.
+_KEPT = "containers/auth.json"
 
 
 class Survivor(NamedTuple):
@@ -52,6 +54,9 @@ def reset(env: Mapping[str, str]) -> Optional[str]:
             # Renamed, not removed: parts of it belong to subordinate ids.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(runtime / part, os.path.join(aside, part))
+        if os.path.lexists(os.path.join(aside, _KEPT)):
+            os.mkdir(runtime / os.path.dirname(_KEPT), 0o700)
+            os.rename(os.path.join(aside, _KEPT), runtime / _KEPT)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_LOCKS.format(os.getuid()))
     notices.say(
@@ -75,27 +80,37 @@ def _pause_lives(runtime: Path) -> bool:
 
 
 def survivors() -> Iterator[Survivor]:
-    """Living processes of containers: in another user namespace than ours, or of a subordinate id of this account."""
-    mine, own = os.getuid(), os.stat("/proc/self/ns/user").st_ino
-    ranges = _subordinate()
+    """Living processes of containers: of a subordinate id of this account, or in a user namespace that has some."""
+    mine, ranges = os.getuid(), _subordinate()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         pid = int(entry)
         found = _status(pid)
         if found is None or procs.start_time(pid) is None:
             continue
         uid, name = found
-        if any(start <= uid < start + count for start, count in ranges) or (uid == mine and _elsewhere(pid, own)):
+        if any(start <= uid < start + count for start, count in ranges) or (uid == mine and _contained(pid, ranges)):
             yield Survivor(pid, uid, name)
 
 
-def _elsewhere(pid: int, own: int) -> bool:
-    """True when a process of ours is in another user namespace, or hides it as the gate does (not dumpable)."""
-    try:
-        return os.stat(f"/proc/{pid}/ns/user").st_ino != own
-    except PermissionError:
-        return True
-    except OSError:
+def _contained(pid: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """True when the user namespace of a process of ours maps subordinate ids (any other than ours, where these are
+    unknown): so do Podman's, not those of browsers and the like. Its map can be read of a process that hides the rest,
+    as the gate and many a key agent do (not dumpable)."""
+    own, there = _map("self"), _map(str(pid))
+    if there == own:
         return False
+    return not ranges or any(
+        start < lower + size and lower < start + count for lower, size in there for start, count in ranges
+    )
+
+
+def _map(pid: str) -> list[tuple[int, int]]:
+    """Ranges of ids, as the caller sees them, that a process's user namespace maps; none when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/uid_map").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [(int(lower), int(size)) for _, lower, size in map(str.split, text.splitlines())]
 
 
 def _status(pid: int) -> Optional[tuple[int, str]]:
