@@ -183,7 +183,7 @@ def _document(bench: Bench, rounds: int, several: bool) -> dict[str, Any]:
     else:
         measure(bench, rounds)
         document = report(bench, rounds)
-    document["several"] = bench_several.measure(bench.env)
+    document["several"] = bench_several.measure(bench.env, min(rounds, 3))
     document["memory_mib"] = bench_several.memory(bench.env)
     return document
 

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from support.netns import in_userns_root
 from support.product import Completed, Home, Session, SessionFactory, asf_play, podman
+from support.schemas import evidence_problems
 from support.waiting import wait_for
 
 from asf_lib.engine import procs
@@ -23,7 +24,7 @@ from asf_lib.engine.evidencefs import Evidence
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
 DOCS = {"name": "docs.example.com", "private": ["198.51.100.0/24"]}
-SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "watch.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "schemas" / "watch.json").read_text())
 #: Ends with code 3 as soon as somebody asks it to, in a session of which nobody holds the streams.
 OBEDIENT = "while [ ! -e /tmp/end ]; do sleep 0.1; done; exit 3"
 PLAIN: dict[str, Any] = {
@@ -129,6 +130,7 @@ def _swept_evidence(opened: Session, swept: dict[str, Any]) -> None:
     assert agent["exit_code"] == 3, agent
     assert [one["host"] for one in found.read_lines("decisions.jsonl") if one["reason"] == "denied-name"]
     stops = {one["role"]: one["status"] for one in found.read_lines("supervisor.jsonl") if one["event"] == "stop"}
+    assert evidence_problems(found.folder) == []
     assert stops == {"caddy": "cable agent0 is gone", "broker": "cable eth0 is gone"}, stops
 
 
@@ -336,6 +338,7 @@ def test_limits_time_bites_attached(script: str, words: str, home: Home, session
     assert ids(target) == set()
     ending = evidence(target).read("cleanup.json")["containers"][target.container("agent")]
     assert ending["exit_code"] == 124 and "limits.time" in str(ending.get("reason")), ending
+    assert evidence_problems(evidence(target).folder) == []
 
 
 def test_limits_time_bites_detached_though_the_workload_ignores_signals(home: Home, session: SessionFactory) -> None:

@@ -14,7 +14,7 @@ from asf_cli import errors, render
 from asf_cli.commands import watch
 from asf_cli.errors import CliError
 
-SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "watch.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "schemas" / "watch.json").read_text())
 AT = 1_767_225_600.5
 HOSTILE = "evil\x1b[2J.example\u202e"
 DRIFT = {"vantage": "outside", "verdict": "fail", "expect": "one default route", "evidence": f"routes: {HOSTILE}"}
