@@ -108,10 +108,16 @@ def test_a_line_with_a_number_stands_for_that_many() -> None:
 
 def test_usage_of_the_broker_by_model_and_in_total() -> None:
     found = decisions.usage(
-        [], [{"model": "a", "input_tokens": 2, "cost_usd": 0.5}, {"model": "b", "output_tokens": 3}, {}]
+        [],
+        [
+            {"model": "a", "input_tokens": 2, "cost_usd": 0.5, "status": 200, "ms": 1500},
+            {"model": "b", "output_tokens": 3},
+            {},
+        ],
     )
-    assert found["models"]["a"] == {"requests": 1, "input_tokens": 2, "output_tokens": None, "cost_usd": 0.5}
-    assert found["total"] == {"requests": 3, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5}
+    tokens = {"input_tokens": 2, "output_tokens": None, "cost_usd": 0.5}
+    assert found["models"]["a"] == {"requests": 1, "statuses": {"200": 1}, "seconds": 1.5, **tokens}
+    assert found["total"] == {**found["models"]["a"], "requests": 3, "statuses": {"0": 2, "200": 1}, "output_tokens": 3}
     assert found["front"]["routes"] == []
 
 
@@ -127,7 +133,7 @@ def test_usage_of_caddy_by_listener_and_route() -> None:
         ("POST /v1/messages", 200, 2),
         ("refused: denied-path", None, 1),
     ]
-    assert found["total"] == {"requests": 0, "input_tokens": None, "output_tokens": None, "cost_usd": None}
+    assert found["total"]["requests"] == 0 and found["total"]["cost_usd"] is None
     alone = decisions.usage([tunnels], None)
     assert alone["front"] is None and alone["total"] is None and alone["models"] is None
 

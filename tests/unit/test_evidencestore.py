@@ -195,6 +195,16 @@ def test_an_index_that_is_a_link_is_refused(env: Env, tmp_path: Path) -> None:
         evidenceindex.append({"session": "claude.main", "run": "r", "head": "h"}, env)
 
 
+def test_a_full_disk_leaves_no_half_line(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed(env)
+    before, write = _lines(env), os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda handle, content: write(handle, content[:20]))
+        with pytest.raises(OSError, match="No space left"):
+            evidenceindex.append({"session": "claude.main", "run": "r", "head": "h"}, env)
+    assert _lines(env) == before
+
+
 def test_the_index_says_the_same_once(env: Env) -> None:
     found = closed(env)
     seal(found, env)

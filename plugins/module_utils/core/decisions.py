@@ -238,7 +238,7 @@ def _routes(front: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _models(records: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Requests, tokens and spend, in total and by model; null is what nobody reported."""
+    """Requests by status (0: none came), seconds, tokens and spend, in total and by model; null: nobody reported it."""
     if records is None:
         return {"total": None, "models": None}
     groups = _grouped(records, lambda record: str(record.get("model", "?")))
@@ -246,7 +246,12 @@ def _models(records: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
 
 
 def _sums(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {"requests": len(records)}
+    seconds = sum(int(record.get("ms") or 0) for record in records) / 1000
+    statuses = {
+        str(status): len(group)
+        for status, group in sorted(_grouped(records, lambda record: record.get("status", 0)).items())
+    }
+    found: dict[str, Any] = {"requests": len(records), "statuses": statuses, "seconds": round(seconds, 3)}
     for name in _TOKENS:
         told = [record[name] for record in records if name in record]
         found[name] = round(sum(told), 6) if told else None

@@ -283,9 +283,11 @@ def _usage(told: Mapping[str, Any]) -> str:
         parts.append(_folded("Requests to the front", _table(columns, lines, 120)))
     models = list(mapping(usage.get("models")).items())[:MAX_EVENTS]
     if models:
-        told_by = ("requests", "input_tokens", "output_tokens", "cost_usd")
+        told_by = ("requests", "seconds", "input_tokens", "output_tokens", "cost_usd")
         lines = [(name, *(mapping(row).get(word) for word in told_by)) for name, row in models]
-        parts.append(_table(("model", "requests#", "input tokens#", "output tokens#", "cost (USD)#"), lines, 120))
+        parts.append(
+            _table(("model", "requests#", "seconds#", "input tokens#", "output tokens#", "cost (USD)#"), lines, 120)
+        )
         parts.append(_note("Tokens and cost as provider and broker reported them; empty is not reported."))
     return "".join(parts) or _note("Nothing passed.")
 

@@ -7,6 +7,7 @@ taken out, changed or moved unnoticed. A line with ``removed`` says that a run's
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -50,7 +51,8 @@ def append(entry: Mapping[str, Any], env: Env = None) -> None:
     handle = os.open(path(env), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "r+b") as stream:
         locks.acquire(stream.fileno(), str(path(env)), "the index of the evidence", 60)
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - _TAIL))
         tail = stream.read()
         lines = tail.splitlines()
         if any(_same(line, entry) for line in lines):
@@ -58,11 +60,18 @@ def append(entry: Mapping[str, Any], env: Env = None) -> None:
         prev = evidence.digest(lines[-1]) if lines else evidence.GENESIS
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         # A line that was cut by a crash is left as it is, and noticed by ``read``.
-        stream.write(
-            (b"" if not tail or tail.endswith(b"\n") else b"\n") + evidence.line({**entry, "at": now, "prev": prev})
-        )
-        stream.flush()
-        os.fsync(stream.fileno())
+        begin = b"" if not tail or tail.endswith(b"\n") else b"\n"
+        _write(stream.fileno(), begin + evidence.line({**entry, "at": now, "prev": prev}), size)
+
+
+def _write(handle: int, content: bytes, size: int) -> None:
+    """All of it or nothing: on a full disk the file is as long as before. Raises OSError."""
+    try:
+        if os.write(handle, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(handle, size)
+        raise
 
 
 def _same(line: bytes, entry: Mapping[str, Any]) -> bool:
