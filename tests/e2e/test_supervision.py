@@ -108,6 +108,8 @@ def test_P15_a_detached_session_ends_by_itself_keeps_its_evidence_and_is_swept(
     assert (found["state"], found["exit_code"], found["reasons"]) == ("ended", 3, []), found
     status = opened.play("status.yml").json["status"]
     assert (status["state"], status["exit_code"]) == ("ended", 3), status
+    verified = opened.play("verify.yml")
+    assert verified.rc == 222 and "has ended with code 3" in verified.json["error"]["message"], verified
     shown = asf_play("ls", home=opened.home).out
     assert "ended (3)" in next(line for line in shown.splitlines() if opened.id in line), shown
     assert snapshot(opened) == before and ids(opened) == there, "who only looks changes nothing"

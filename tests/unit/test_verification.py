@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asf_lib.core import probes
-from asf_lib.core.errors import GateError, VerifyError
+from asf_lib.core.errors import EngineError, GateError, VerifyError
 from asf_lib.engine import state, verification
 from asf_lib.engine.evidencefs import Evidence
 from asf_lib.engine.plandoc import PlanDocument
@@ -63,3 +63,18 @@ def test_a_failed_probe_stops_before_the_gate_and_is_on_record(
     with pytest.raises(VerifyError) as caught:
         verification.verify(None, doc)  # type: ignore[arg-type]
     assert "routes" in str(caught.value) and _left()["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("row", "says"), [({"state": "ended", "exit_code": 3}, "ended with code 3"), ({"state": "broken"}, "")]
+)
+def test_an_ended_session_is_not_called_unconfined(
+    row: dict[str, Any], says: str, doc: PlanDocument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.begin_step(ID, "live", state="live")
+    monkeypatch.setattr(verification.bringup, "chosen", lambda doc: {"agent": {"pid": 2**22 + 1, "start": 1}})
+    monkeypatch.setattr(verification.state, "sessions", lambda podman: [{"session": ID, **row}])
+    monkeypatch.setattr(verification, "outside", lambda *_, **__: [SEEN, BAD])
+    with pytest.raises(EngineError if says else VerifyError) as caught:
+        verification.verify(None, doc)  # type: ignore[arg-type]
+    assert says in str(caught.value)

@@ -7,9 +7,9 @@ import json
 import time
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ..core import inside, probes
+from ..core import inside, lifecycle, probes
 from ..core.errors import EngineError, GateError, VerifyError
-from . import bringup, gate_client, observe, state, statevolumes
+from . import bringup, gate_client, observe, procs, state, statevolumes
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -113,6 +113,24 @@ def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) 
     return report
 
 
+def _not_over(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> None:
+    """Raise EngineError for a session whose workload has ended: nothing of it runs, so nothing is wrong with it."""
+    agent = chosen.get("agent") or {}
+    if procs.start_time(int(agent.get("pid", 0))) == agent.get("start"):
+        return
+    rows = state.sessions(podman)
+    row = next((one for one in rows if one["session"] == doc.session and one["state"] == lifecycle.ENDED), None)
+    if row is None:
+        return  # dead or replaced in another way: the probes say in which
+    code = "" if row["exit_code"] is None else f" with code {row['exit_code']}"
+    raise EngineError(
+        f"the workload of session {doc.session} has ended{code}: there is nothing to verify",
+        key="session",
+        remedy="close it (close.yml), or open it again",
+        code="ended",
+    )
+
+
 def verify(podman: Podman, doc: PlanDocument) -> Json:
     """Verify a session that waits to be opened, or a live one again; returns the verification report.
 
@@ -120,7 +138,9 @@ def verify(podman: Podman, doc: PlanDocument) -> Json:
     """
     began, chosen = time.monotonic(), bringup.chosen(doc)
     record = state.read(doc.session) or {}
-    live = record.get("state") == "live"
+    live = record.get("state") == lifecycle.LIVE
+    if live:
+        _not_over(podman, doc, chosen)
     results = outside(podman, doc, chosen, agent_started=live)
     if probes.blocking(results):
         return _conclude(doc, results, "", began)
