@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asf_lib.engine import netns, procs, recovery, signals
-from support.crash import PLAIN, Case, Lab, Verdict, recovered, untruths
+from support.crash import recovered, untruths
+from support.crash_lab import PLAIN, Case, Lab, Verdict
 from support.product import Home, asf_play, podman
 from support.waiting import wait_for
 
