@@ -60,7 +60,7 @@ class Matrix:
         while (case := self.take(lab.live)) is not None:
             self.note(crash.play_case(lab, case, [neighbours.check]))
         if lab.live:
-            lab.close()
+            lab.reset()
         lab.forget_volumes()
 
 
@@ -118,6 +118,8 @@ def main() -> int:
         outages = () if args.sample or args.only else tuple(outage.CASES)
         matrix = Matrix(found, len(outages) + 2)
         _run(matrix, labs)
+        for case in matrix.waiting:
+            matrix.note(crash_lab.Verdict(case.id, ["it was not run: the worker died"], 0.0))
         for name in outages:
             matrix.note(outage.play_outage(labs[0], name))
         endless = crash_cases.without_deadline(recorded)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-4-Clause
 """One case of the crash matrix, and what must hold after it (L1 to L6).
 
-`ls` tells the truth, `close` or the next `open` cleans up and works, what is not the session's is untouched, no secret is
-used again, nothing is left, and the killed session's evidence verifies.
+`ls` tells the truth, `close` or the next `open` cleans up and works, what is not the session's is untouched, no secret
+is used again, nothing is left, and the killed session's evidence verifies.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def play_case(lab: Lab, case: Case, checks: Iterable[Callable[[], list[str]]] = 
     try:
         problems, told = _case(lab, case)
         problems += [problem for check in checks for problem in check()]
-    except AssertionError as error:
-        problems, told = [str(error)], ""
+    except Exception as error:  # whatever it is, it is this case's: the next one runs all the same
+        problems, told = [f"{type(error).__name__}: {error}"], ""
     if problems:
         lab.reset()
     return Verdict(case.id, problems, time.monotonic() - began, told)
