@@ -5,6 +5,8 @@ Measured on Podman 4.3: ``podman attach`` shows everything from the moment conmo
 what came before; its own exit code is 0 whatever the workload's was. So: attach while the workload waits at the gate,
 wait until conmon holds the connection, say go, and ask ``podman wait`` for the exit code. ``podman attach`` also ends
 with a newline of its own on standard output, which is taken out where the output is not a terminal's.
+
+A terminal is not Podman's: it gets one of its own, and ``bridge`` stands between the two and filters.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -20,10 +23,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from . import bridge
 from .errors import CliError
 
-#: Leaves an attached session without ending it. Podman's default (ctrl-p,ctrl-q) swallows keys that shells use.
-DETACH_KEYS = "ctrl-],ctrl-]"
+#: Podman dies with ``asf-play``, however that ends (setpriv(1), prctl(2) PR_SET_PDEATHSIG). With a terminal the kernel
+#: sees to it: the inner one is hung up.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
 _CONNECT_TIMEOUT = 15.0
 _POLL = 0.002
 #: After the streams of a terminal closed, a workload that ends does so within this time; one that does not was left.
@@ -32,6 +37,10 @@ _SETTLE = 1.5
 _HOLD = 0.03
 #: pidfd_getfd(2), the same number on every architecture (Linux 5.6).
 _PIDFD_GETFD = 438
+#: How the keys that leave are told.
+LEAVE = "Ctrl-] twice"
+#: With a terminal the keys are bytes; a signal from elsewhere is not the workload's.
+_IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Ending(NamedTuple):
@@ -53,10 +62,12 @@ class Target:
 
 @dataclass
 class Streams:
-    """``stdin`` passes the caller's standard input; ``quiet_stdout`` sends all output to standard error."""
+    """``stdin`` passes the caller's standard input; ``quiet_stdout`` sends all output to standard error; ``filtered``
+    is about terminals."""
 
     stdin: bool
     quiet_stdout: bool = False
+    filtered: bool = True
 
 
 def target(container: Mapping[str, Any], tty: bool) -> Target:
@@ -80,48 +91,72 @@ def attach(podman: Any, to: Target, streams: Streams, go: Callable[[], object] |
 
     Raises CliError when Podman cannot attach, and what ``go`` raises; then nothing stays attached.
     """
-    with _process(to.pid) as gate, _terminal(to.tty and streams.stdin):
-        before = connections(to.conmon)
-        child, output = _spawn(podman, to, streams)
-        with _Signals(child, gate, to.tty) as signals:
-            try:
-                if go is not None:
-                    _connected(child, to, before)
-                    if to.tty and streams.stdin:
-                        _size(to.conmon)
-                    go()
-                if output is not None:
-                    _copy(output, sys.stderr.fileno() if streams.quiet_stdout else sys.stdout.fileno(), gate)
-                child.wait()
-            finally:
-                _end(child, output)
-        if signals.left:
-            return Ending(signals.left)
-        return _ending(podman, to, gate)
+    with _process(to.pid) as gate:
+        if to.tty and streams.stdin and not streams.quiet_stdout:
+            left = _on_terminal(podman, to, streams, go)
+        else:
+            left = _on_streams(podman, to, streams, go, gate)
+        return Ending(left) if left else _ending(podman, to, gate)
 
 
-def _spawn(podman: Any, to: Target, streams: Streams) -> tuple[subprocess.Popen[bytes], int | None]:
-    """Podman's process, and where to read its standard output unless that is the terminal's."""
-    words = ["podman", "attach", "--sig-proxy=false", f"--detach-keys={DETACH_KEYS}"]
+def _on_terminal(podman: Any, to: Target, streams: Streams, go: Callable[[], object] | None) -> str:
+    """How the user left, or "" when Podman ended."""
+    before = connections(to.conmon)
+    ignored = dict.fromkeys(_IGNORED, lambda: None)
+    with bridge.Bridge(streams.filtered, signals=ignored) as screen:
+        # Standard error has Podman's own messages only, among them noise about a quick workload.
+        words = ["podman", "attach", "--sig-proxy=false", "--detach-keys=", to.name]
+        child = screen.start(words, podman.env, stderr=subprocess.PIPE)
+        try:
+            connected = _connected(child, to, before)
+            if go is None:  # it ran before: it sees its window change twice, so that it paints its screen again
+                _size(to.conmon, less=1)
+                how = screen.pump(child, soon=lambda: _size(to.conmon))
+            else:
+                _refuse(connected, child, to)
+                _size(to.conmon)
+                go()
+                how = screen.pump(child)
+        finally:
+            _end(child, None)
+    screen.tell()
+    return "" if how == bridge.ENDED else how
+
+
+def _on_streams(podman: Any, to: Target, streams: Streams, go: Callable[[], object] | None, gate: int) -> str:
+    """As ``_on_terminal``, without one."""
+    before = connections(to.conmon)
+    child, output = _spawn(podman, to, streams)
+    with _Signals(child, gate, to.tty) as signals:
+        try:
+            if go is not None:
+                _refuse(_connected(child, to, before), child, to)
+                go()
+            _copy(output, sys.stderr.fileno() if streams.quiet_stdout else sys.stdout.fileno(), gate)
+            child.wait()
+        finally:
+            _end(child, output)
+    return signals.left
+
+
+def _spawn(podman: Any, to: Target, streams: Streams) -> tuple[subprocess.Popen[bytes], int]:
+    """Podman's process, and where to read its standard output."""
+    words = [*DIES_WITH_US, "podman", "attach", "--sig-proxy=false", "--detach-keys="]
     words += [] if streams.stdin else ["--no-stdin"]
-    terminal = to.tty and not streams.quiet_stdout
     # A pipe of packets: every write of Podman's stays apart from the next (pipe(2), O_DIRECT).
-    output, inlet = (None, None) if terminal else os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    output, inlet = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
     try:
         child = subprocess.Popen(
             [*words, to.name],
             env=podman.env,
             stdin=None if streams.stdin else subprocess.DEVNULL,
             stdout=inlet,
-            # With a terminal, standard error has Podman's own messages only, among them noise about a quick workload.
             stderr=subprocess.PIPE if to.tty else None,
-            # Without a terminal Ctrl-C is a signal, and the workload's to get: Podman must not die of it. With one,
-            # Podman has to stay in the foreground to learn of a changed window size.
-            start_new_session=not to.tty,
+            # Ctrl-C is a signal here, and the workload's to get: Podman must not die of it.
+            start_new_session=True,
         )
     finally:
-        if inlet is not None:
-            os.close(inlet)
+        os.close(inlet)
     return child, output
 
 
@@ -159,27 +194,37 @@ def _end(child: subprocess.Popen[bytes], output: int | None) -> None:
         os.close(output)
 
 
-def _size(conmon: int) -> None:
-    """Give the workload's terminal the size of ours now: Podman does it too, but a moment after it has attached.
+def _size(conmon: int, less: int = 0) -> None:
+    """Give the workload's terminal the size of ours now, or ``less`` lines less: Podman gives it ours too, but a moment
+    after it has attached.
 
-    conmon holds the only end of the terminal that this process may reach; where the kernel denies that, the size just
-    comes a moment late.
+    conmon holds the only end of the terminal that this process may reach. Where the kernel denies that (Yama), conmon
+    is asked as Podman asks it, which takes effect a moment later.
     """
-    import ctypes
     import fcntl
     import termios
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    with suppress(OSError, AttributeError):
-        for entry in os.listdir(f"/proc/{conmon}/fd"):
-            if not os.readlink(f"/proc/{conmon}/fd/{entry}").endswith("/ptmx"):
-                continue
-            with _process(conmon) as process:
-                handle = libc.syscall(_PIDFD_GETFD, process, int(entry), 0)
+    with suppress(OSError):
+        rows, columns, *rest = struct.unpack("4H", fcntl.ioctl(sys.stdin.fileno(), termios.TIOCGWINSZ, bytes(8)))
+        rows = max(1, rows - less)
+        held = {entry: os.readlink(f"/proc/{conmon}/fd/{entry}") for entry in os.listdir(f"/proc/{conmon}/fd")}
+        ends = [_taken(conmon, int(entry)) for entry, link in held.items() if link.endswith("/ptmx")]
+        for handle in ends:
             if handle >= 0:
-                size = fcntl.ioctl(sys.stdin.fileno(), termios.TIOCGWINSZ, bytes(8))
-                fcntl.ioctl(handle, termios.TIOCSWINSZ, size)
+                fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, *rest))
                 os.close(handle)
+        control = next((link for link in held.values() if link.endswith("/userdata/ctl")), "")
+        if max(ends, default=-1) < 0 and control:
+            with open(os.open(control, os.O_WRONLY | os.O_NONBLOCK), "wb") as fifo:
+                fifo.write(b"1 %d %d\n" % (rows, columns))  # conmon, ctrl.c: WIN_RESIZE_EVENT
+
+
+def _taken(process: int, handle: int) -> int:
+    """A descriptor of another process as one of ours; negative when the kernel denies it."""
+    import ctypes
+
+    with _process(process) as pidfd:
+        return int(ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, handle, 0))
 
 
 def connections(conmon: int, proc: str = "/proc") -> set[str]:
@@ -198,18 +243,25 @@ def connections(conmon: int, proc: str = "/proc") -> set[str]:
     return {row[6] for row in rows if len(row) == 8 and row[5] == "03" and row[7].rstrip().endswith("/attach")} & held
 
 
-def _connected(child: subprocess.Popen[bytes], to: Target, before: set[str]) -> None:
+def _connected(child: subprocess.Popen[bytes], to: Target, before: set[str]) -> bool:
+    """Wait until conmon has accepted Podman's connection; false when Podman ended or took too long."""
     end = time.monotonic() + _CONNECT_TIMEOUT
     while not connections(to.conmon) - before:
         if child.poll() is not None or time.monotonic() > end:
-            raise CliError(
-                "Podman could not attach to the workload, which was therefore not started",
-                key=to.name,
-                found=_last_words(child),
-                remedy="see Podman's message above; --detach opens without attaching",
-                code="engine",
-            )
+            return False
         time.sleep(_POLL)
+    return True
+
+
+def _refuse(connected: bool, child: subprocess.Popen[bytes], to: Target) -> None:
+    if not connected:
+        raise CliError(
+            "Podman could not attach to the workload, which was therefore not started",
+            key=to.name,
+            found=_last_words(child),
+            remedy="see Podman's message above; --detach opens without attaching",
+            code="engine",
+        )
 
 
 def _last_words(child: subprocess.Popen[bytes]) -> str:
@@ -259,23 +311,6 @@ def _process(pid: int) -> Iterator[int]:
         os.close(handle)
 
 
-@contextmanager
-def _terminal(wanted: bool) -> Iterator[None]:
-    """Put the terminal's modes back afterwards: a killed Podman leaves it raw."""
-    if not wanted or not sys.stdin.isatty():
-        yield
-        return
-    import termios
-
-    handle = sys.stdin.fileno()
-    saved = termios.tcgetattr(handle)
-    try:
-        yield
-    finally:
-        with suppress(termios.error, OSError):  # the terminal may be gone
-            termios.tcsetattr(handle, termios.TCSADRAIN, saved)
-
-
 class _Signals:
     """While attached. A lost terminal leaves the session up; without one Ctrl-C and SIGTERM are the workload's."""
 
@@ -306,11 +341,16 @@ class _Signals:
 
 def describe(ending: Ending, session: str) -> str:
     """What to tell the user about a session that was left running."""
-    back = f"it goes on; back to it: asf-play open.yml {_names(session)}; end it: asf-play close.yml {_names(session)}"
+    back = f"it goes on; back to it: asf-play shell {_word(session)}; end it: asf-play close.yml {_names(session)}"
     return {
         "detached": f"left session {session}: {back}",
         "gone": f"session {session} was closed by another command",
     }.get(ending.how, f"lost the terminal of session {session}: {back}")
+
+
+def _word(session: str) -> str:
+    agent, _, name = session.partition(".")
+    return agent if name == "main" else session
 
 
 def _names(session: str) -> str:

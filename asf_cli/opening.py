@@ -8,16 +8,20 @@ workload ends, close the session in a run of its own, and exit with the workload
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import attach, document, errors, paths, play, render, runner
+from . import attach, document, errors, paths, play, render, runner, seat
 from .errors import CliError
 from .events import Outcome
 from .interrupts import Interrupted, Interrupts, raised
+from .progress import Progress
 
+#: How the user left -> exit code; any other way is well.
+LEFT = {"hangup": errors.HANGUP, "terminated": errors.TERMINATED}
 _NO_TERMINAL = "no terminal: the session was left running, as with --detach"
 
 
@@ -29,6 +33,8 @@ def open_session(request: argparse.Namespace, book: Path, reporter: play.Reporte
     if request.command is not None:
         # A command gets a terminal when there is one to give; without it its output stays two clean streams.
         more["asf_tty"] = attach.have_terminal() and not request.json
+    if attach.have_terminal():
+        more["asf_terminal"] = _terminal()
     interrupts = play.execute(play.to_run(request, book, **more), reporter)
     outcome = reporter.outcome
     if interrupts.interrupted or outcome.stats is None:
@@ -38,13 +44,19 @@ def open_session(request: argparse.Namespace, book: Path, reporter: play.Reporte
     return _held(request, reporter)
 
 
+def _terminal() -> dict[str, str]:
+    from asf_lib.core import workload
+
+    return workload.terminal(os.environ)
+
+
 def _abandoned(request: argparse.Namespace, reporter: play.Reporter, interrupts: Interrupts) -> int:
     """Ansible did not get to the end, so no rescue ran: what this open made is removed by a run of its own."""
     outcome = reporter.outcome
     if interrupts.interrupted:
         play.mark_interrupted(outcome)
     made = any(phase.name != "start" for phase in outcome.phases) and not request.check
-    closing = close(request, reporter) if made and not _was_live(request, outcome) else None
+    closing = close(request, reporter.progress) if made and not _was_live(request, outcome) else None
     return _finish(request, reporter, play.code(outcome, interrupts), closing)
 
 
@@ -74,7 +86,7 @@ def _held(request: argparse.Namespace, reporter: play.Reporter) -> int:
         code = errors.exit_code(outcome.error, "go")
     else:
         return _left(request, reporter, session, ending)
-    return _finish(request, reporter, code, None if outcome.asf.get("live") else close(request, reporter))
+    return _finish(request, reporter, code, None if outcome.asf.get("live") else close(request, reporter.progress))
 
 
 def _unattended(request: argparse.Namespace, reporter: play.Reporter, held: Held) -> int:
@@ -100,12 +112,20 @@ def _attached(request: argparse.Namespace, reporter: play.Reporter, held: Held) 
     target = held.target()
     terminal = target.tty and attach.have_terminal()
     if terminal:
-        reporter.progress.line(f"attached; {attach.DETACH_KEYS.replace(',', ' ')} leaves the session running")
+        reporter.progress.line(f"attached; {attach.LEAVE} leaves the session running")
     reporter.progress.flush()
     if held.live:
         held.join()
-    streams = attach.Streams(stdin=terminal or held.wants_stdin(), quiet_stdout=request.json)
-    return attach.attach(held.podman, target, streams, None if held.live else held.go)
+    stdin = terminal or held.wants_stdin()
+    streams = attach.Streams(stdin, quiet_stdout=request.json, filtered=not request.raw_terminal)
+    go = None if held.live else held.go
+    if not terminal:
+        return attach.attach(held.podman, target, streams, go)
+    with seat.take(held.session) as place:
+        place.note("attached")
+        ending = attach.attach(held.podman, target, streams, go)
+        place.note(ending.how)
+    return ending
 
 
 def _shown(asf: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,20 +136,22 @@ def _left(request: argparse.Namespace, reporter: play.Reporter, session: str, en
     """After the attachment: a workload that ended takes its session with it, any other stays."""
     if ending.how != "exit":
         reporter.progress.line(attach.describe(ending, session))
-        code = {"hangup": errors.HANGUP, "terminated": errors.TERMINATED}.get(ending.how, errors.OK)
-        return _finish(request, reporter, code, None)
+        return _finish(request, reporter, LEFT.get(ending.how, errors.OK), None)
     assert ending.code is not None
-    closing = close(request, reporter)
+    closing = close(request, reporter.progress)
     reporter.outcome.asf["exit_code"] = ending.code
     failed = closing is not None and closing.outcome.failed
     return _finish(request, reporter, ending.code or (errors.CLEANUP if failed else errors.OK), closing)
 
 
-def close(request: argparse.Namespace, reporter: play.Reporter) -> play.Reporter:
-    """Run close.yml for the session of the request; returns what it reported. It goes on at a first Ctrl-C."""
+def close(request: argparse.Namespace, progress: Progress) -> play.Reporter:
+    """Run close.yml for the session of the request (``variables``, ``verbosity``); returns what it reported.
+
+    It goes on at a first Ctrl-C.
+    """
     book = paths.content() / "playbooks" / "close.yml"
     given = {key: request.variables[key] for key in ("agent", "session", "asf_home") if key in request.variables}
-    after = play.Reporter(reporter.progress, request)
+    after = play.Reporter(progress, request)
     run = runner.Run(playbook=book, variables=given, verbosity=request.verbosity)
     try:
         play.execute(run, after, patient=True)
@@ -141,7 +163,6 @@ def close(request: argparse.Namespace, reporter: play.Reporter) -> play.Reporter
 def _finish(request: argparse.Namespace, reporter: play.Reporter, code: int, closing: play.Reporter | None) -> int:
     """Show what happened; the errors of both runs, the first one's first."""
     outcome = reporter.outcome
-    close_error = closing.outcome.final_error() if closing else None
     reporter.progress.close()
     if request.json:
         content = document.build(outcome, "open.yml")
@@ -149,15 +170,20 @@ def _finish(request: argparse.Namespace, reporter: play.Reporter, code: int, clo
             content["close"] = document.build(closing.outcome, "close.yml")
         play.show_document(content)
         return code
-    for error in (outcome.final_error(), close_error):
-        if error is not None:
-            print("\n".join(render.error(error, reporter.progress.style)), file=sys.stderr)
-    if closing and close_error is None:
-        for line in render.result(
-            {key: closing.outcome.asf.get(key) for key in ("evidence", "head")}, reporter.progress.style, False
-        ):
-            print(line, file=sys.stderr)
+    first = outcome.final_error()
+    if first is not None:
+        print("\n".join(render.error(first, reporter.progress.style)), file=sys.stderr)
+    if closing:
+        show_closing(closing, reporter.progress.style)
     return code
+
+
+def show_closing(closing: play.Reporter, style: render.Style) -> None:
+    """What a run of close.yml after a workload's end came to: its error, or where the evidence lies."""
+    error = closing.outcome.final_error()
+    kept = {key: closing.outcome.asf.get(key) for key in ("evidence", "head")}
+    lines = render.result(kept, style, False) if error is None else render.error(error, style)
+    print("\n".join(lines), file=sys.stderr)
 
 
 class Held:

@@ -7,7 +7,7 @@ import argparse
 import re
 from typing import NoReturn
 
-from . import commands, variables
+from . import commands, options, variables
 from .commands import COMMANDS
 from .errors import CliError
 from .nearmiss import near
@@ -20,6 +20,7 @@ examples:
   asf-play verify.yml -e agent=claude              probe a live session again
   asf-play close.yml -e agent=claude
   asf-play repo add claude ~/projects/my-api --mode ro
+  asf-play shell claude                            back to it, or one more shell in it
   asf-play exec claude -- git status
   asf-play ls --json
   asf-play doctor
@@ -145,6 +146,7 @@ def playbook() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="standard output is one JSON document")
     parser.add_argument("--detach", action="store_true", help="leave the session running; do not attach")
     parser.add_argument("--yes", action="store_true", help="reset.yml: remove without asking")
+    options.raw_terminal(parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     return parser
 

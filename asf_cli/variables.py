@@ -23,7 +23,7 @@ _FILE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 20
 DEFAULT_SESSION = "main"
 #: Set by asf-play alone.
-RESERVED = ("asf_command_file", "asf_hold", "asf_image_progress", "asf_tty")
+RESERVED = ("asf_command_file", "asf_hold", "asf_image_progress", "asf_terminal", "asf_tty")
 
 
 def parse(words: list[str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ COMMANDS = {
     "events": Command("what happened in a session"),
     "watch": Command("follow a live session until it ends, and verify it again and again"),
     "evidence": Command("what sessions left: show, verify, export, prune"),
+    "shell": Command("a terminal in a live session: its workload's, or one more shell"),
     "exec": Command("run a command in a live session", takes_command=True),
     "cp": Command("copy files into a session or out of it"),
     "repo": Command("which repositories an agent gets"),

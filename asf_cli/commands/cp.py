@@ -19,10 +19,9 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple
 
-from .. import document, errors, render, target
+from .. import document, entering, errors, render, target
 from ..errors import CliError
 from ..interrupts import Interrupted, raised
-from . import exec as execute
 
 USAGE = "asf-play cp [AGENT[.SESSION]]:PATH LOCAL | asf-play cp LOCAL [AGENT[.SESSION]]:PATH"
 EXAMPLES = """\
@@ -93,7 +92,7 @@ def run(request: argparse.Namespace) -> int:
     there = source or to
     assert there is not None
     session = target.session(argparse.Namespace(target=there.session, extra=[]))
-    container = execute._container(session)
+    container = entering.container(session)
     carry = _out if source is not None else _into
     try:
         with raised():  # a signal, too, leaves nothing half made

@@ -43,6 +43,10 @@ options:
     description: Give a command a terminal.
     type: bool
     default: false
+  terminal:
+    description: C(TERM) and C(COLORTERM) of the terminal that the workload will be attached to.
+    type: dict
+    default: {}
   cable_range:
     description: Special-purpose IPv4 range of the cables.
     type: str
@@ -131,6 +135,7 @@ SPEC = {
     "llm_mock": {"type": "bool", "default": False},
     "command_file": {"type": "path"},
     "tty": {"type": "bool", "default": False},
+    "terminal": {"type": "dict", "default": {}},
     "cable_range": {"type": "str", "default": "198.18.0.0/24"},
     "uplink_range": {"type": "str", "default": "198.18.1.0/24"},
     "limits": {"type": "dict", "required": True},

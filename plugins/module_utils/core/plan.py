@@ -79,6 +79,7 @@ class Request:
     command: Optional[Sequence[str]] = None
     tty: Optional[bool] = None
     mock: bool = False
+    terminal: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -93,8 +94,12 @@ class _Draft:
     topology: Topology
     brokered: bool = False
     interactive: bool = False
-    tty: bool = False
+    terminal: Optional[Dict[str, str]] = None
     warnings: List[str] = field(default_factory=list)
+
+    @property
+    def tty(self) -> bool:
+        return self.terminal is not None
 
     @property
     def id(self) -> str:
@@ -437,7 +442,7 @@ def _gate_probes(draft: _Draft, mounts: Sequence[Json]) -> Json:
 def _gate(draft: _Draft, mounts: Sequence[Json]) -> Json:
     m = draft.manifest
     env, tokens = workload.environment(
-        m.adapter, _protocol(draft), draft.topology, bool(draft.settings.ca_bundle), draft.tty, dict(m.env)
+        m.adapter, _protocol(draft), draft.topology, bool(draft.settings.ca_bundle), draft.terminal or {}, dict(m.env)
     )
     return {
         "version": 1,
@@ -520,7 +525,8 @@ def _draft(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Sett
     draft = _Draft(manifest, repos, host, settings, request, topology(settings.cable_range))
     draft.brokered = manifest.llm is not None and manifest.llm.broker
     draft.interactive = manifest.mode == "interactive" and request.command is None
-    draft.tty = draft.interactive or bool(request.command and request.tty)
+    if draft.interactive or (request.command and request.tty):
+        draft.terminal = workload.terminal(request.terminal)
     if any(r.rw for r in repos):
         draft.warnings.append("repositories granted rw are mounted with their own .git (git: open)")
     if manifest.nested_sandbox:
@@ -578,7 +584,7 @@ def _head(d: _Draft) -> Json:
 
 def _workload(d: _Draft, gate: Json) -> Json:
     words = {"argv": gate["argv"], "cwd": gate["cwd"]}
-    return {"uid": workload.UID, "interactive": d.interactive, "tty": d.tty, **words}
+    return {"uid": workload.UID, "interactive": d.interactive, "tty": d.tty, "terminal": d.terminal, **words}
 
 
 def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Settings, request: Request) -> Json:

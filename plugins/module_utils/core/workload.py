@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .policy import L1_PORT, L2_PORT
 from .topology import Topology
@@ -28,6 +28,15 @@ _CLIENT: Dict[str, Tuple[str, str, List[str]]] = {
     "anthropic": ("ANTHROPIC_BASE_URL", "", ["ANTHROPIC_AUTH_TOKEN"]),
     "openai": ("OPENAI_BASE_URL", "/v1", ["OPENAI_API_KEY"]),
 }
+
+_TERM = "xterm-256color"
+#: Terminal types that Debian's ncurses-base describes, which every image has; any other terminal of today (kitty,
+#: alacritty, foot, iTerm, ...) does what xterm-256color promises.
+_TERMS = frozenset(
+    "ansi cygwin dumb hurd linux rxvt rxvt-basic screen screen-256color screen-256color-bce screen-bce"
+    " screen.xterm-256color tmux tmux-256color vt100 vt102 vt220 xterm xterm-256color xterm-color xterm-mono".split()
+)
+_COLORTERMS = ("truecolor", "24bit")
 
 _ADAPTER_ENV: Dict[str, Dict[str, str]] = {
     # Updates come with the image; the second switch stops what is not needed for a turn (measured in docs).
@@ -54,13 +63,26 @@ def proxies(topology: Topology) -> Dict[str, str]:
     return env
 
 
+def terminal(given: Mapping[str, str]) -> Dict[str, str]:
+    """What a workload is told of the user's terminal, out of the user's environment: ``TERM``, and perhaps
+    ``COLORTERM``. Only known words pass."""
+    term, colours = given.get("TERM"), given.get("COLORTERM")
+    told = {"TERM": term if term in _TERMS else _TERM}
+    return {**told, "COLORTERM": colours} if colours in _COLORTERMS else told
+
+
 def environment(
-    adapter: str, protocol: Optional[str], topology: Topology, with_ca: bool, tty: bool, manifest_env: Dict[str, str]
+    adapter: str,
+    protocol: Optional[str],
+    topology: Topology,
+    with_ca: bool,
+    terminal_env: Mapping[str, str],
+    manifest_env: Dict[str, str],
 ) -> Tuple[Dict[str, str], List[str]]:
     """The complete environment (the gate sets nothing else) and the variables that receive the session token.
 
-    ``protocol`` is the front's when the session is brokered, else None. The manifest's ``env`` comes last: network
-    policy does not rest on variables.
+    ``protocol`` is the front's when the session is brokered, else None; ``terminal_env`` is empty without a terminal.
+    The manifest's ``env`` comes last: network policy does not rest on variables.
     """
     env = {
         "HOME": HOME,
@@ -69,7 +91,8 @@ def environment(
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "TERM": "xterm-256color" if tty else "dumb",
+        "TERM": "dumb",
+        **terminal_env,
         "IS_SANDBOX": "1",
         **proxies(topology),
         **_ADAPTER_ENV.get(adapter, {}),

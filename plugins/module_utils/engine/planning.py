@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -41,6 +42,7 @@ class Inputs:
     llm_mock: bool = False
     command_file: Optional[str] = None
     tty: bool = False
+    terminal: Mapping[str, str] = field(default_factory=dict)
     cable_range: str = "198.18.0.0/24"
     uplink_range: str = "198.18.1.0/24"
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -181,6 +183,15 @@ def _command(path: Optional[str]) -> Optional[List[str]]:
     return words
 
 
+def _terminal(inputs: Inputs) -> Mapping[str, str]:
+    """A live session keeps what its workload was told of a terminal: coming back from another one edits no plan."""
+    record = state.read(f"{inputs.agent}.{inputs.session}") or {}
+    if record.get("state") == "live" and record.get("plan"):
+        with contextlib.suppress(EngineError):
+            return plandoc.read(str(record["plan"])).plan["workload"].get("terminal") or {}
+    return inputs.terminal
+
+
 # --- facts -----------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +278,7 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
             uplink_range=inputs.uplink_range,
             gate_deadline=inputs.gate_deadline,
         ),
-        plans.Request(inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock),
+        plans.Request(inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock, _terminal(inputs)),
     )
     warnings += [p.text() for p in manifest.warnings] + list(plan["warnings"])
     if key is not None:

@@ -110,7 +110,10 @@ def test_a_target_whose_process_is_gone():
 
 
 @pytest.mark.parametrize(
-    ("session", "words"), [("claude.main", "-e agent=claude"), ("claude.two", "-e agent=claude -e session=two")]
+    ("session", "word", "words"),
+    [("claude.main", "claude", "-e agent=claude"), ("claude.two", "claude.two", "-e agent=claude -e session=two")],
 )
-def test_the_way_back_is_told(session, words):
-    assert f"asf-play open.yml {words};" in attach.describe(attach.Ending("detached"), session)
+@pytest.mark.parametrize("how", ["detached", "hangup", "terminated"])
+def test_the_way_back_is_told(session, word, words, how):
+    told = attach.describe(attach.Ending(how), session)
+    assert f"asf-play shell {word};" in told and told.endswith(f"asf-play close.yml {words}")

@@ -9,13 +9,14 @@ import textwrap
 
 import pytest
 
+from asf_cli import attach, entering
 from asf_cli.commands import exec as cli_exec
 from asf_cli.errors import CliError
 from asf_lib.engine import podman, procs, state
 
 
 def request(*command, tty=False):
-    return argparse.Namespace(target="claude", extra=[], command=list(command), tty=tty)
+    return argparse.Namespace(target="claude", extra=[], command=list(command), tty=tty, raw_terminal=False)
 
 
 @pytest.fixture(autouse=True)
@@ -63,19 +64,26 @@ def stand_in(tmp_path, monkeypatch, account):
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     me = {"name": "asf-claude.main-agent", "pid": os.getpid(), "start": procs.start_time(os.getpid())}
     monkeypatch.setattr(state, "read", lambda session: {"state": "live", "containers": {"agent": me}})
-    monkeypatch.setattr(podman.Podman, "__init__", lambda self: setattr(self, "env", {"PATH": str(program.parent)}))
+    monkeypatch.setattr(
+        podman.Podman, "__init__", lambda self: setattr(self, "env", {"PATH": f"{program.parent}:/usr/bin:/bin"})
+    )
     return tmp_path / "words"
 
 
-@pytest.mark.parametrize("tty", [False, True])
-def test_words_and_exit_code(stand_in, tty):
+def test_words_and_exit_code(stand_in):
     before = signal.getsignal(signal.SIGTERM)
-    assert cli_exec.run(request("sh", "-c", "{{ x }}\n", "--", "3", tty=tty)) == 3
+    assert cli_exec.run(request("sh", "-c", "{{ x }}\n", "--", "3")) == 3
     words = stand_in.read_text().split("\0")
-    options = ["--interactive", "--tty"] if tty else ["--interactive"]
     wanted = ["asf-claude.main-agent", "/asf/gate", "exec", "--", "sh", "-c", "{{ x }}\n", "--", "3"]
-    assert words == ["exec", *options, *wanted]
+    assert words == ["exec", "--interactive", *wanted]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_terminal_that_is_none(stand_in, monkeypatch):
+    monkeypatch.setattr(attach, "have_terminal", lambda: False)
+    with pytest.raises(CliError) as caught:
+        cli_exec.run(request("ls", tty=True))
+    assert caught.value.fields["key"] == "-t" and not stand_in.exists()
 
 
 def test_podman_killed(stand_in):
@@ -96,5 +104,5 @@ def test_the_command_is_found_by_its_mark(tmp_path):
     process(21, 11, "sh")
     process(22, 21, "sleep")
     (tmp_path / "self").mkdir()
-    assert cli_exec.marked("bb", str(tmp_path)) == [21]
-    assert cli_exec.marked("cc", str(tmp_path)) == []
+    assert entering.marked("bb", str(tmp_path)) == [21]
+    assert entering.marked("cc", str(tmp_path)) == []

@@ -110,15 +110,21 @@ def call(*words):
     return main.main(["open.yml", "-e", "agent=claude", *words])
 
 
-def test_on_a_terminal(world, capsys):
+def test_on_a_terminal(world, capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "screen")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     world.ending = attach.Ending("exit", 7)
     assert call() == 7
     assert world.log == ["open.yml", "attach", "go", "close.yml"]
-    assert world.runs[0].variables == {"agent": "claude", "asf_hold": True}
+    assert world.runs[0].variables == {
+        "agent": "claude",
+        "asf_hold": True,
+        "asf_terminal": {"TERM": "screen", "COLORTERM": "truecolor"},
+    }
     assert world.runs[1].variables == {"agent": "claude"}
     assert world.streams.stdin
     out, err = capsys.readouterr()
-    assert out == "" and "1 probes: 1 pass" in err and "ctrl-] ctrl-]" in err and "head: abc" in err
+    assert out == "" and "1 probes: 1 pass" in err and "Ctrl-] twice" in err and "head: abc" in err
 
 
 def test_detached(world, capsys):
