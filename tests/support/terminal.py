@@ -11,6 +11,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -19,6 +20,8 @@ import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import pytest
 
 # ECMA-48 control sequences, and the window titles that shells set.
 _CONTROL = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[()][0-9A-B]|[=>])")
@@ -175,6 +178,8 @@ class Pane:
 @contextlib.contextmanager
 def pane(argv: Sequence[str], env: Mapping[str, str], rows: int = 40, columns: int = 120) -> Iterator[Pane]:
     """A shell's command line in a new tmux, which is ended with the block. ``argv`` empty: a plain ``sh``."""
+    if shutil.which("tmux") is None:
+        pytest.skip("needs tmux, a terminal with a screen: apt-get install tmux")
     with tempfile.TemporaryDirectory(prefix="tmux-") as folder:
         found = Pane(f"{folder}/socket", {**env, "LANG": "C.UTF-8", "TERM": "xterm-256color", "SHELL": "/bin/sh"})
         command = shlex.join(argv) if argv else "exec sh"

@@ -21,6 +21,7 @@ _PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "git": "git",
     "useradd": "passwd",
+    "tmux": "tmux",  # the tests' terminal
 }
 _FILES = {
     "/usr/lib/podman/netavark": "netavark",  # Podman looks for its network program even where no network is made
