@@ -41,6 +41,13 @@ def _below(given: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     return [one for action in verbs for one in action.choices.values()]
 
 
+#: Of a command that says nothing about its own (``EXIT_CODES``).
+_CODES = """\
+exit codes: 0 done; 64 wrong use, or no such session; 220 refused; 222 the engine failed; 223 host not ready;
+  225 defect of asf-play
+"""
+
+
 class _Parser(argparse.ArgumentParser):
     """Errors are raised instead of printed, so that ``--json`` can report them too."""
 
@@ -104,7 +111,7 @@ def command(name: str) -> argparse.ArgumentParser:
         prog=f"asf-play {name}",
         usage=usage,
         description=f"{COMMANDS[name].summary[:1].upper()}{COMMANDS[name].summary[1:]}.",
-        epilog=f"examples:\n{module.EXAMPLES}",
+        epilog=f"examples:\n{module.EXAMPLES}\n{getattr(module, 'EXIT_CODES', _CODES)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -204,7 +204,8 @@ def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     ]
     lines = table(head, cells, style)
     for row in rows:
-        lines += [f"{safe(row.get('session'), 130)}: {safe(reason, 300)}" for reason in row.get("reasons") or []]
+        for reason in row.get("reasons") or []:
+            lines += wrapped(f"{safe(row.get('session'), 130)}: {safe(reason, 300)}", style)
     return lines
 
 
@@ -246,6 +247,15 @@ def fit(text: str, width: int, style: Style) -> str:
     if not width or len(text) <= width:
         return text
     return text[: max(0, width - 1)] + ("…" if style.unicode else "~")
+
+
+def wrapped(text: str, style: Style, indent: str = "  ") -> list[str]:
+    """Harmless text as lines of the terminal's width, those after the first indented."""
+    if not style.width or len(text) <= style.width:
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, max(20, style.width), subsequent_indent=indent, break_on_hyphens=False)
 
 
 def span(seconds: object) -> str:

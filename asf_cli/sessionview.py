@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .render import Style, fit, safe, span, table, warning
+from .render import Style, fit, safe, span, table, warning, wrapped
 
 _STATES = {"live": "green", "opening": "yellow", "closing": "yellow", "ended": "yellow", "broken": "red"}
 
@@ -15,7 +15,8 @@ def session(found: Mapping[str, Any], style: Style) -> list[str]:
     """Everything that ``engine/status.py`` tells of one session."""
     state = safe(found.get("state"), 20)
     lines = [f"{style.paint(safe(found.get('session'), 130), 'bold')}  {style.paint(state, _STATES.get(state, 'red'))}"]
-    lines += [f"  {safe(reason, 300)}" for reason in found.get("reasons") or []]
+    for reason in found.get("reasons") or []:
+        lines += wrapped(f"  {safe(reason, 300)}", style)
     for name, text in _facts(found):
         lines += [fit(f"  {name:<10} {safe(text, 300)}", style.width, style)] if text else []
     lines += _containers(found, style)
@@ -59,10 +60,11 @@ def _verified(report: object) -> str:
 
 
 def _limits(found: Mapping[str, Any]) -> str:
-    limits = {key: value for key, value in (found.get("limits") or {}).items() if value is not None and key != "time_s"}
-    words = [f"{name} {value}" for name, value in limits.items()]
-    if found.get("time_left_s") is not None:
-        words.append(f"{span(found['time_left_s'])} left")
+    limits = {key: value for key, value in (found.get("limits") or {}).items() if value is not None}
+    words = [f"{name} {value}" for name, value in limits.items() if name != "time"]
+    if "time" in limits:
+        left = f" ({span(found['time_left_s'])} left)" if found.get("time_left_s") is not None else ""
+        words.append(f"time {span(limits['time'])}{left}")
     return ", ".join(words)
 
 

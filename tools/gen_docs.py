@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+import cli_schemas  # noqa: E402
 import security_model  # noqa: E402
 
 import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
@@ -178,6 +179,7 @@ def documents() -> dict[str, str]:
         "docs/repos.schema.json": _schema(grants.GRANTS, "ASF grants (agents/NAME/repos.yml)"),
         "docs/security-model.md": security_model.page(_SPDX + _GENERATED),
         "docs/config.schema.json": _schema(settings.SETTINGS, "ASF settings (config.yml)"),
+        **cli_schemas.documents(),
     }
 
 
@@ -201,7 +203,7 @@ def main(argv: list[str]) -> int:
         print("usage: gen_docs.py [--check]", file=sys.stderr)
         return 64
     for name in names:
-        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(documents()[name], encoding="utf-8")
         print(f"wrote {name}")
     return 0

@@ -12,6 +12,10 @@ from .. import attach, entering, options, target
 from ..errors import CliError
 
 USAGE = "asf-play exec [AGENT[.SESSION]] [-t] -- CMD…"
+EXIT_CODES = """\
+exit codes: the command's own; 128+n when signal n ended it; 64 wrong use, or no such session; 126, 127 the command
+  cannot be run or found; 222 the session is not live
+"""
 EXAMPLES = """\
   asf-play exec claude -- git status
   asf-play exec claude.second -t -- vi notes.md

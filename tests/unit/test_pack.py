@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from asf_lib.core.errors import EngineError, GrantError
-from asf_lib.core.untar import Limits
+from asf_lib.core.errors import GrantError
+from asf_lib.core.untar import ArchiveError, Limits
 from asf_lib.engine import grantfs, hostpath, pack
 
 SMALL = Limits(1000, 20)
@@ -60,7 +60,7 @@ def test_special_files(tmp_path: Path, trees):
     top = tmp_path / "top"
     top.mkdir()
     os.mkfifo(top / "fifo")
-    with pytest.raises(EngineError, match="neither"):
+    with pytest.raises(ArchiveError, match="neither"):
         packed(top, trees)
     copied, found = packed(top, trees, skip=True)
     assert list(found) == ["x"] and copied.left_out == ["x/fifo: a special file"]
@@ -70,9 +70,9 @@ def test_bounds(tmp_path: Path, trees):
     top = tmp_path / "top"
     top.mkdir()
     (top / "big").write_bytes(b"x" * 1001)
-    with pytest.raises(EngineError, match="more than allowed"):
+    with pytest.raises(ArchiveError, match="more than allowed"):
         packed(top, trees)
-    with pytest.raises(EngineError, match="more entries"):
+    with pytest.raises(ArchiveError, match="more entries"):
         packed(top, trees, limits=Limits(10000, 1))
 
 

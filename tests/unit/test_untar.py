@@ -132,6 +132,7 @@ def test_names_that_lead_outside(target: Target, bad: Any, skip: bool):
         [entry("d/f", b"x"), entry("d/f", kind=tarfile.SYMTYPE, link="g")],
         [entry("d/s", kind=tarfile.DIRTYPE), entry("d/s", kind=tarfile.SYMTYPE, link=".")],
         [entry("d", kind=tarfile.SYMTYPE, link="x")],
+        [entry("d/l", kind=tarfile.SYMTYPE, link="/tmp"), entry("d/l/f", b"x")],
         [entry("d/l", kind=tarfile.SYMTYPE, link="f"), entry("d/h", kind=tarfile.LNKTYPE, link="d/l")],
     ],
 )
@@ -280,7 +281,7 @@ def test_nothing_is_replaced_without_force(target: Target):
     inside, make = target
     (inside / "new").mkdir()
     (inside / "new" / "kept").write_text("old")
-    with pytest.raises(EngineError, match="already"):
+    with pytest.raises(ArchiveError, match="already"):
         make(stream(FOLDER, entry("d/f", b"x")))
     assert (inside / "new" / "kept").read_text() == "old"
     make(stream(FOLDER, entry("d/f", b"x")), force=True)
@@ -298,7 +299,7 @@ def test_force_keeps_the_old_when_the_new_is_refused(target: Target):
 def test_a_link_in_the_place_of_the_target_is_not_followed(target: Target, tmp_path: Path):
     inside, make = target
     (inside / "new").symlink_to(tmp_path / "outside")
-    with pytest.raises(EngineError, match="already"):
+    with pytest.raises(ArchiveError, match="already"):
         make(stream(entry("d", b"x")))
     make(stream(entry("d", b"x")), force=True)
     assert not (inside / "new").is_symlink() and (inside / "new").read_bytes() == b"x"
@@ -313,7 +314,7 @@ def test_somebody_who_takes_the_name_meanwhile_wins(target: Target, monkeypatch:
         real(folder, parent, name, force)
 
     monkeypatch.setattr(unpack, "_place", late)
-    with pytest.raises(EngineError, match="already"):
+    with pytest.raises(ArchiveError, match="already"):
         make(stream(entry("d", b"x")))
     assert (inside / "new").read_text() == "first"
 

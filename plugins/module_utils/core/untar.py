@@ -196,6 +196,10 @@ class Unsafe(ArchiveError):
     """An entry that is left out on request: a device, FIFO or other special file, or a link that leads outside."""
 
 
+#: Kind of an entry that is not made.
+LEFT_OUT = "left out"
+
+
 class Vetting:
     """Admits entries below one top name and remembers them. ``top`` is stripped; empty: names are taken as they are.
 
@@ -230,6 +234,7 @@ class Vetting:
                 raise ArchiveError("an entry lies below something that is no folder", found=_shown(member.name))
         if path in self.kinds and (self.kinds[path], member.kind) != ("folder", "folder"):
             raise ArchiveError("the archive holds a name twice", found=_shown(member.name))
+        self.kinds[path] = LEFT_OUT  # what lies below it is refused
         self._kind(member, path)
         self.kinds[path] = member.kind
         self.size += member.size

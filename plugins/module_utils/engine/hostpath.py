@@ -16,7 +16,8 @@ from ..core.escape import terminal
 from ..core.grants import Place
 from . import grantfs, planning
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Without a wish to list: a folder on the way may be one that can only be passed.
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
 
 #: A tree that an agent may write, with whose it is.

@@ -8,9 +8,8 @@ import stat
 import tarfile
 from typing import IO, Any, cast
 
-from ..core.errors import EngineError
 from ..core.escape import terminal
-from ..core.untar import Limits
+from ..core.untar import ArchiveError, Limits
 from .unpack import Copied
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,7 +20,7 @@ _TOLD = 50
 def pack(parent: int, name: str, top: str, sink: IO[bytes], limits: Limits, skip: bool) -> Copied:
     """Write the entry ``name`` of the open folder ``parent`` under the name ``top``.
 
-    Links are packed as links. ``skip`` leaves sockets, FIFOs and devices out instead of refusing. Raises EngineError,
+    Links are packed as links. ``skip`` leaves sockets, FIFOs and devices out instead of refusing. Raises ArchiveError,
     and BrokenPipeError when the reader is gone.
     """
     with tarfile.open(
@@ -79,12 +78,12 @@ class _Packer:
                 if error.errno is not None:
                     raise
                 # tarfile says "unexpected end of data" without a number
-                raise EngineError("a file became shorter while it was read", file=terminal(info.name, 200)) from error
+                raise ArchiveError("a file became shorter while it was read", file=terminal(info.name, 200)) from error
         self.copied.files += 1
 
     def _special(self, path: str) -> None:
         if not self._skip:
-            raise EngineError(
+            raise ArchiveError(
                 "neither file, folder nor link", file=terminal(path, 200), remedy="--skip-unsafe copies the rest"
             )
         self.copied.left_out_count += 1
@@ -94,8 +93,8 @@ class _Packer:
     def _bounded(self) -> None:
         made = self.copied
         if made.files + made.folders + made.links >= self._limits.entries:
-            raise EngineError(
+            raise ArchiveError(
                 "more entries than allowed", found=f"more than {self._limits.entries}", remedy="raise --max-files"
             )
         if made.bytes > self._limits.size:
-            raise EngineError("more than allowed", found=f"over {self._limits.size} bytes", remedy="raise --max-size")
+            raise ArchiveError("more than allowed", found=f"over {self._limits.size} bytes", remedy="raise --max-size")

@@ -134,7 +134,7 @@ def _granted(plan: Mapping[str, Any], record: Record) -> dict[str, Any]:
             for repo in plan.get("repos") or []
         ],
         "domains": [one.get("name") for one in network.get("domains") or []],
-        "limits": {**(manifest.get("limits") or {}), "time_s": seconds},
+        "limits": manifest.get("limits") or {},
         "time_left_s": max(0, seconds - gone) if seconds and gone is not None else None,
     }
 

@@ -18,9 +18,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Iterator
 
-from ..core.errors import EngineError
 from ..core.escape import terminal
-from ..core.untar import ArchiveError, Limits, Member, Reader, Unsafe, Vetting
+from ..core.untar import LEFT_OUT, ArchiveError, Limits, Member, Reader, Unsafe, Vetting
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -55,7 +54,7 @@ def unpack(
 
     ``finish`` is called when all was read, and raises when the sender has not ended well: then nothing is made.
     ``skip`` leaves unsafe entries out instead of refusing all; ``force`` replaces what is there. Raises ArchiveError or
-    EngineError; then nothing is left behind, and what was there before is untouched.
+    OSError; then nothing is left behind, and what was there before is untouched.
     """
     if not force and _exists(parent, name):
         raise _taken(name)
@@ -96,7 +95,7 @@ class _Writer:
                 self._refused(error)
                 continue
             self._make(member, ("x", *path), reader)
-        if () not in self._vetting.kinds:
+        if self._vetting.kinds.get(()) in (None, LEFT_OUT):
             raise ArchiveError("there is nothing to copy")
         # Last, so that no entry can be made through one of them.
         for path, target in self._links:
@@ -164,8 +163,8 @@ def _exists(parent: int, name: str) -> bool:
     return True
 
 
-def _taken(name: str) -> EngineError:
-    return EngineError(
+def _taken(name: str) -> ArchiveError:
+    return ArchiveError(
         "there is something of this name already",
         found=terminal(name, 200),
         remedy="name another place, or give --force to replace it",

@@ -28,7 +28,7 @@ FOUND = {
     "decisions": {"deny": {"denied-name": 2}},
     "hosts": {EVIL: {"allow": 0, "deny": 2}},
     "grants": [{"path": f"/home/me/{EVIL}", "mode": "rw", "target": "/workspace/repos/x"}],
-    "limits": {"memory": None, "pids": 100, "time_s": 60},
+    "limits": {"memory": None, "pids": 100, "time": 60},
     "time_left_s": 30,
     "requests": 2,
     "denied": 2,
@@ -45,7 +45,7 @@ def test_a_session_tells_everything_and_nothing_escapes():
     lines = sessionview.session(FOUND, PLAIN)
     text = "\n".join(lines)
     assert harmless(lines)
-    for wanted in ("claude.main  live", "1 h 1 min ago", "80 pass, 1 warn", "pids 100, 30 s left", "agent", "dead"):
+    for wanted in ("claude.main  live", "1 h 1 min ago", "80 pass, 1 warn", "time 1 min (30 s left)", "agent", "dead"):
         assert wanted in text, text
     assert "\\x1b]52" in text and "2 denied" in text and "warning: limits.cpus" in text
 
@@ -53,7 +53,7 @@ def test_a_session_tells_everything_and_nothing_escapes():
 def test_forty_columns():
     for lines in (
         sessionview.session({**FOUND, "warnings": []}, NARROW),
-        render.sessions([{**ROW, "reasons": []}], NARROW),
+        render.sessions([ROW], NARROW),
     ):
         assert max(map(len, lines)) <= 40, lines
     blocks = render.sessions([{**ROW, "reasons": []}], render.Style(False, False, 20))

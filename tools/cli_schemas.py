@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""JSON Schemas (draft 2020-12) of what ``asf-play … --json`` prints. ``tools/gen_docs.py`` writes them to docs/schemas.
+
+``SCHEMAS`` has one entry for each document; the tests validate every document that any of them makes. Objects are
+closed, but for a playbook's own fields.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+SESSION: Schema = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*$"}
+STATE: Schema = {"enum": ["opening", "live", "closing", "broken", "ended"]}
+
+
+def several(items: Schema) -> Schema:
+    """An array."""
+    return {"type": "array", "items": items}
+
+
+def maybe(one: Schema) -> Schema:
+    """Also null."""
+    return {"anyOf": [one, {"type": "null"}]}
+
+
+def by_name(value: Schema) -> Schema:
+    """An object whose keys are names."""
+    return {"type": "object", "additionalProperties": value}
+
+
+def closed(required: Schema, optional: Schema | None = None, more: bool = False) -> Schema:
+    """An object with these fields; ``more`` allows others."""
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": more}
+
+
+ERROR = closed(
+    {
+        "file": maybe(TEXT),
+        "key": maybe(TEXT),
+        "message": TEXT,
+        "remedy": maybe(TEXT),
+        "line": maybe(COUNT),
+        "found": maybe(TEXT),
+        "code": maybe(TEXT),
+    },
+    {"cmd": TEXTS, "rc": {"type": "integer"}, "stderr": TEXT},
+)
+PROBE = closed(
+    {
+        "id": TEXT,
+        "invariant": COUNT,
+        "vantage": {"enum": ["outside", "inside"]},
+        "expect": TEXT,
+        "verdict": {"enum": ["pass", "fail", "inconclusive", "warn"]},
+        "evidence": {},
+    },
+    more=True,
+)
+#: A record of the evidence: what Caddy decided. ``count``: the line stands for so many.
+DECISION = closed(
+    {"decision": TEXT},
+    {
+        **{key: TEXT for key in ("listener", "method", "host", "target", "reason", "detail", "key", "addr")},
+        **{key: {"type": "integer"} for key in ("port", "status", "up", "down", "ms")},
+        "ts": {"type": ["number", "string"]},
+    },
+    more=True,
+)
+ROW = closed(
+    {
+        "session": SESSION,
+        "agent": TEXT,
+        "name": TEXT,
+        "mode": TEXT,
+        "isolation": TEXT,
+        "state": STATE,
+        "reasons": TEXTS,
+        "exit_code": maybe({"type": "integer"}),
+        "created": maybe(TEXT),
+        "age_s": maybe(COUNT),
+        "requests": maybe(COUNT),
+        "denied": maybe(COUNT),
+    }
+)
+CONTAINER = closed(
+    {
+        "role": TEXT,
+        "name": TEXT,
+        "id": TEXT,
+        "status": TEXT,
+        "pid": COUNT,
+        "alive": FLAG,
+        "exit_code": maybe({"type": "integer"}),
+    }
+)
+STATUS = closed(
+    {
+        **ROW["properties"],
+        "started": maybe(TEXT),
+        "verified": maybe(closed({"at": maybe(TEXT), "ok": maybe(FLAG), "verdicts": by_name(COUNT)})),
+        "step": maybe(TEXT),
+        "controllers": several(closed({"pid": COUNT, "start": COUNT, "boot": TEXT})),
+        "containers": several(CONTAINER),
+        "secrets": TEXTS,
+        "evidence": maybe(TEXT),
+        "plan": maybe(TEXT),
+        "plan_digest": maybe(TEXT),
+        "warnings": several({"type": ["string", "object"]}),
+        "grants": several(closed({"path": TEXT, "mode": {"enum": ["rw", "ro"]}, "target": TEXT})),
+        "domains": TEXTS,
+        "limits": by_name({}),
+        "time_left_s": maybe(COUNT),
+        "decisions": by_name(by_name(COUNT)),
+        "hosts": by_name(closed({"allow": COUNT, "deny": COUNT})),
+        "restarts": by_name({"type": "integer"}),
+    },
+    more=True,
+)
+LINE = closed({"time": TEXT, "stream": TEXT, "text": TEXT})
+EVENT = {
+    **closed(
+        {
+            "at": maybe(NUMBER),
+            "event": {
+                "enum": ["opened", "verified", "started", "exited", "restarted", "refused", "ended", "closed"],
+            },
+        },
+        more=True,
+    )
+}
+OK: Schema = {"ok": {"const": True}}
+GRANT = closed({"agent": TEXT, "path": TEXT, "mode": TEXT, "target": TEXT})
+_RUN = {
+    "ok": FLAG,
+    "session": maybe(TEXT),
+    "changed": FLAG,
+    "phases": several(closed({"name": TEXT, "seconds": NUMBER})),
+    "probes": several(PROBE),
+    "evidence": maybe(TEXT),
+}
+_PROBLEMS = several({"type": "object"})
+RUN = closed(
+    {**_RUN, "playbook": TEXT, "warnings": several({"type": ["string", "object"]})},
+    {"error": ERROR, "problems": _PROBLEMS, "close": {"type": "object"}, "exit_code": {"type": "integer"}},
+    more=True,
+)
+RUN["if"] = {"properties": {"ok": {"const": False}}}
+RUN["then"] = {"required": ["error"]}
+
+#: Name of the document -> title, schema. A command's document has the command's name.
+SCHEMAS: dict[str, tuple[str, Schema]] = {
+    "failure": (
+        "Whatever was refused before it ran",
+        closed({**_RUN, "ok": {"const": False}, "error": ERROR}, {"problems": _PROBLEMS}),
+    ),
+    "playbook": ("A run of a playbook", RUN),
+    "ls": ("`asf-play ls --json`", several(ROW)),
+    "status": (
+        "`asf-play status --json`",
+        closed({**OK, "session": maybe(SESSION), "status": maybe(STATUS), "sessions": several(ROW)}),
+    ),
+    "logs": (
+        "`asf-play logs --json`; with `-f` each line is one of `lines` or `decisions`",
+        closed(
+            {**OK, "session": SESSION, "log": TEXT, "left_out": COUNT},
+            {"lines": several(LINE), "decisions": several(DECISION)},
+        ),
+    ),
+    "events": (
+        "`asf-play events --json`; with `-f` each line is one of `events`",
+        closed({**OK, "session": SESSION, "left_out": COUNT, "events": several(EVENT)}),
+    ),
+    "cp": (
+        "`asf-play cp --json`",
+        closed(
+            {
+                **OK,
+                "session": SESSION,
+                "from": TEXT,
+                "to": TEXT,
+                "path": TEXT,
+                **{key: COUNT for key in ("files", "folders", "links", "bytes", "left_out_count")},
+                "left_out": TEXTS,
+            }
+        ),
+    ),
+    "repo": (
+        "`asf-play repo … --json`",
+        closed(
+            {**OK},
+            {
+                "grants": several(GRANT),
+                "warnings": several({"type": ["string", "object"]}),
+                **{key: TEXT for key in ("agent", "path", "mode", "target", "file", "name")},
+                "changed": FLAG,
+            },
+        ),
+    ),
+    "completion": ("`asf-play completion --json`", closed({**OK, "shell": TEXT, "script": TEXT})),
+    "doctor": (
+        "`asf-play doctor --json`",
+        closed(
+            {
+                "ok": FLAG,
+                "checks": several(closed({"id": TEXT, "state": TEXT, "found": {}, "why": {}, "remedy": {}}, more=True)),
+            },
+            more=True,
+        ),
+    ),
+}
+
+
+def documents() -> dict[str, str]:
+    """Text of each schema by its path in the repository."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {
+        f"docs/schemas/{name}.schema.json": json.dumps({**head, "title": title, **schema}, indent=1) + "\n"
+        for name, (title, schema) in SCHEMAS.items()
+    }
