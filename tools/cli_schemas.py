@@ -108,7 +108,7 @@ STATUS = closed(
         "started": maybe(TEXT),
         "verified": maybe(closed({"at": maybe(TEXT), "ok": maybe(FLAG), "verdicts": by_name(COUNT)})),
         "step": maybe(TEXT),
-        "controllers": several(closed({"pid": COUNT, "start": COUNT, "boot": TEXT})),
+        "controllers": several(closed({"pid": COUNT, "start": COUNT, "boot": TEXT}, {"host": TEXT})),
         "containers": several(CONTAINER),
         "secrets": TEXTS,
         "evidence": maybe(TEXT),
