@@ -35,10 +35,10 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (-\S+)")
 _CHOICE = re.compile(r".*invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
-def _below(given: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The parsers of a command's own verbs."""
-    verbs = [action for action in given._actions if isinstance(action, argparse._SubParsersAction)]
-    return [one for action in verbs for one in action.choices.values()]
+def _verbs(given: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a command's own verbs, by name."""
+    found = [action for action in given._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: one for action in found for name, one in action.choices.items()}
 
 
 #: Of a command that says nothing about its own (``EXIT_CODES``).
@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
         """``did you mean …? `` for an option or a choice that is close to what was typed."""
         unknown, choice = _UNKNOWN.match(message), _CHOICE.match(message)
         if unknown:
-            known = [name for one in [self, *_below(self)] for name in one._option_string_actions]
+            known = [name for one in [self, *_verbs(self).values()] for name in one._option_string_actions]
             return near(unknown.group(1).partition("=")[0], known)
         return near(choice.group(1), re.findall(r"'([^']*)'", choice.group(2))) if choice else ""
 

@@ -205,6 +205,10 @@ SCHEMAS: dict[str, tuple[str, Schema]] = {
             },
         ),
     ),
+    "prune": (
+        "`asf-play prune --json`",
+        closed({"ok": FLAG, "found": several({"type": "object"}), "removed": TEXTS, "kept": TEXTS}),
+    ),
     "completion": ("`asf-play completion --json`", closed({**OK, "shell": TEXT, "script": TEXT})),
     "doctor": (
         "`asf-play doctor --json`",
@@ -223,6 +227,6 @@ def documents() -> dict[str, str]:
     """Text of each schema by its path in the repository."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {
-        f"docs/schemas/{name}.schema.json": json.dumps({**head, "title": title, **schema}, indent=1) + "\n"
+        f"docs/schemas/cli-{name}.json": json.dumps({**head, "title": title, **schema}, indent=1) + "\n"
         for name, (title, schema) in SCHEMAS.items()
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from support import addresses, netns, schemas
+from support import addresses, documents, netns
 from support.client import World
 
 #: part of the name of every session that this test run opens: the leak check goes by it
@@ -161,8 +161,8 @@ def asf_play(
     """Run asf-play as a user would; `env` is added to the home's environment."""
     base = home.env if home else dict(os.environ)
     done = run(["asf-play", *args], env={**base, **(env or {})}, stdin=stdin, timeout=timeout, cwd=cwd)
-    if done.json is not None and schemas.asked(args):
-        problems = schemas.wrong(args, done.json)
+    if done.json is not None and documents.asked(args):
+        problems = documents.wrong(args, done.json)
         assert not problems, f"asf-play {args} printed what its schema does not allow: {problems}\n{done}"
     return done
 

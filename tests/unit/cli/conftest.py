@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import schemas
+from support import documents
 
 ROOT = Path(__file__).resolve().parents[3]
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
@@ -61,8 +61,8 @@ def run(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., tuple[int,
     def finish(*words: object, **more: Any) -> tuple[int, str, str]:
         process = start(*words, **more)
         out, err = process.communicate(timeout=50)
-        if schemas.asked(words) and out.startswith(("{", "[")):
-            assert schemas.wrong(words, json.loads(out)) == []
+        if documents.asked(words) and out.startswith(("{", "[")):
+            assert documents.wrong(words, json.loads(out)) == []
         return process.returncode, out, err
 
     return finish
