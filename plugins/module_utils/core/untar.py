@@ -8,7 +8,6 @@ What is refused and what may be left out is in ``Vetting``; ``engine/unpack.py``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -144,7 +143,14 @@ class Reader:
             size = _decimal(said["size"])
         self._begin(size if kind not in ("folder", "symlink", "hardlink") else 0)
         mtime = _decimal(said["mtime"].split(b".")[0]) if "mtime" in said else _number(block[136:148])
-        return Member(os.fsdecode(name), kind, self._size, _number(block[100:108]), mtime, os.fsdecode(link))
+        return Member(
+            name.decode("utf-8", "surrogateescape"),
+            kind,
+            self._size,
+            _number(block[100:108]),
+            mtime,
+            link.decode("utf-8", "surrogateescape"),
+        )
 
 
 def _checked(block: bytes) -> None:
@@ -257,7 +263,10 @@ _NAMES: tuple[tuple[str, Callable[[str, tuple[str, ...]], bool]], ...] = (
     ("an absolute name", lambda name, _: name.startswith("/")),
     ("a name that leads upwards", lambda _, parts: ".." in parts),
     ("a name with a NUL", lambda name, _: "\0" in name),
-    ("a name that is too long", lambda _, parts: any(len(os.fsencode(part)) > _NAME_MAX for part in parts)),
+    (
+        "a name that is too long",
+        lambda _, parts: any(len(part.encode("utf-8", "surrogateescape")) > _NAME_MAX for part in parts),
+    ),
     ("a name that is too deep", lambda _, parts: len(parts) > MAX_DEPTH),
 )
 
