@@ -228,12 +228,15 @@ def test_L4_only_secrets_are_left(tiny: Tiny) -> None:
     tiny.gone([])
 
 
-def test_L5_conmons_are_dead_the_session_lives_and_closes(tiny: Tiny) -> None:
+def test_L5_conmons_are_dead_that_is_told_and_the_session_closes(tiny: Tiny) -> None:
+    """The processes live; what they log is lost, and Caddy ends rather than decide what nobody can read later."""
     tiny.open()
     before = tiny.found()
     for pid in _conmons(before):
         os.kill(pid, signal.SIGKILL)
-    assert tiny.state() == "live"
+    assert all(procs.start_time(one.pid) for one in before) and tiny.state() == "broken"
+    found = status.session(tiny.podman, ID, tiny.env)
+    assert found is not None and any("(conmon) is dead" in reason for reason in found["reasons"])
     assert tiny.close().left == []
     tiny.gone(before)
 
