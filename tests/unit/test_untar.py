@@ -7,6 +7,7 @@ import io
 import os
 import stat
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,36 @@ def test_a_size_is_believed_before_a_byte_is_read(target: Target):
     info.size = 1 << 40
     with pytest.raises(ArchiveError, match="more than allowed"):
         make(stream(FOLDER)[:512] + info.tobuf(tarfile.GNU_FORMAT))
+
+
+def test_a_negative_size_is_no_size():
+    info, _ = entry("f")
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"-0000000777\0"
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * 32)
+    with pytest.raises(ArchiveError, match="damaged"):
+        list(Reader(io.BytesIO(bytes(header) + bytes(1024)).read).members())
+
+
+def test_many_entries_in_a_deep_folder_are_cheap():
+    """What an entry costs in memory does not hang on how long its folders' names are."""
+    deep = "d" + f"/{'n' * 255}" * 190
+    data = stream(FOLDER, *(entry(f"{deep}/{number}") for number in range(300)))
+    tracemalloc.start()
+    try:
+        vetting = Vetting("d", Limits(1 << 20, 1000))
+        for member in Reader(io.BytesIO(data).read).members():
+            vetting.admit(member)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 4 << 20  # names anew for each: 17 MB
+
+
+def test_a_link_longer_than_any_path(target: Target):
+    _, make = target
+    with pytest.raises(ArchiveError, match="too long"):
+        make(stream(FOLDER, entry("d/l", kind=tarfile.SYMTYPE, link="a/" * 4000)), skip=True)
 
 
 @pytest.mark.parametrize("flag", [b"L", b"K", b"x", b"g"])

@@ -18,6 +18,8 @@ BLOCK = 512
 #: Longest name or pax header in bytes, longest chain of headers before an entry, deepest entry.
 MAX_HEADER, MAX_EXTRA, MAX_DEPTH = 64 * 1024, 8, 200
 _NAME_MAX = 255
+#: Longest target of a symbolic link (PATH_MAX without its NUL), in characters.
+_LINK_MAX = 4095
 _CHUNK = 1 << 16
 _KINDS = {b"0": "file", b"\0": "file", b"7": "file", b"1": "hardlink", b"2": "symlink", b"5": "folder"}
 _SPECIAL = {b"3": "character device", b"4": "block device", b"6": "FIFO"}
@@ -166,7 +168,10 @@ def _number(field: bytes) -> int:
         return 0 if field[0] == 0xFF else found  # negative times are of no use here
     text = field.split(b"\0")[0].strip()
     try:
-        return int(text, 8) if text else 0
+        found = int(text, 8) if text else 0
+        if found < 0:
+            raise ValueError
+        return found
     except ValueError:
         raise ArchiveError("a header of the archive is damaged", found=terminal(repr(field), 60)) from None
 
@@ -216,6 +221,7 @@ class Vetting:
     def __init__(self, top: str, limits: Limits) -> None:
         self._top, self._limits = top, limits
         self.kinds: dict[tuple[str, ...], str] = {}
+        self._words: dict[str, str] = {}  # a folder's name is held once, however many entries lie in it
         self.size = 0
 
     def path(self, name: str) -> tuple[str, ...]:
@@ -235,6 +241,7 @@ class Vetting:
             raise ArchiveError(
                 "more entries than allowed", found=f"more than {self._limits.entries}", remedy="raise --max-files"
             )
+        path = (*(self._words.setdefault(part, part) for part in path[:-1]), *path[-1:])
         for depth in range(len(path)):
             if self.kinds.setdefault(path[:depth], "folder") != "folder":
                 raise ArchiveError("an entry lies below something that is no folder", found=_shown(member.name))
@@ -249,6 +256,8 @@ class Vetting:
         return path
 
     def _kind(self, member: Member, path: tuple[str, ...]) -> None:
+        if member.kind == "symlink" and len(member.link) > _LINK_MAX:
+            raise ArchiveError("a link that is too long", found=_shown(member.name))
         if member.kind == "symlink" and not stays(path, member.link):
             raise Unsafe(
                 "a link that leads out of what is copied", found=f"{_shown(member.name)} -> {_shown(member.link)}"
