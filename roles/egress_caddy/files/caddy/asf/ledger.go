@@ -20,9 +20,13 @@ type stage struct {
 	upTo  int64 // bytes that this process has written when the stage ends
 	each  int   // lines of one kind in an interval
 	lines int   // lines of all kinds together
-	kinds int   // kinds that are told apart; the rest is counted by listener, decision and reason
+	kinds int   // kinds of refusals that are told apart; the rest is counted by listener, decision and reason
 	every time.Duration
 }
+
+// allowedKinds is how many kinds of what was let through are told apart in an interval, whatever was refused in it: a
+// flood of refusals must not hide where something went.
+const allowedKinds = 256
 
 // stages keep a process below half of the log that the plan gives Caddy (64 MiB).
 var stages = []stage{
@@ -78,6 +82,8 @@ type ledger struct {
 	mu      sync.Mutex
 	stages  []stage
 	tallies map[kind]*tally
+	allowed int // kinds that are told apart in this interval
+	denied  int
 	lines   int
 	spent   int64
 	running *time.Timer
@@ -113,8 +119,14 @@ func (l *ledger) note(k kind, detail, addr string, up, down int64, start time.Ti
 	}
 	t, known := l.tallies[k]
 	if !known {
-		if len(l.tallies) >= s.kinds {
+		told, most := &l.denied, s.kinds
+		if k.decision == decisionAllow {
+			told, most = &l.allowed, allowedKinds
+		}
+		if *told >= most {
 			k = k.withoutNames()
+		} else {
+			*told++
 		}
 		if t = l.tallies[k]; t == nil {
 			t = &tally{}
@@ -151,7 +163,7 @@ func (l *ledger) flush() {
 		l.spent += k.lineSize("") + 100
 		l.write(fields)
 	}
-	l.tallies, l.lines, l.running = map[kind]*tally{}, 0, nil
+	l.tallies, l.allowed, l.denied, l.lines, l.running = map[kind]*tally{}, 0, 0, 0, nil
 }
 
 // counted are the kinds of which some were not written, those with most first.

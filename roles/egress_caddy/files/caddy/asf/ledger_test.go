@@ -18,7 +18,7 @@ func (l *ledger) reset(write func([]zap.Field)) {
 	fresh := newLedger()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tallies, l.lines, l.spent, l.write = fresh.tallies, 0, 0, fresh.write
+	l.tallies, l.allowed, l.denied, l.lines, l.spent, l.write = fresh.tallies, 0, 0, 0, 0, fresh.write
 	l.stages = []stage{{math.MaxInt64, 100000, 100000, 100000, time.Hour}} // other tests want every line
 	if write != nil {
 		l.write = write
@@ -88,6 +88,43 @@ func TestManyNamesAreCountedTogether(t *testing.T) {
 	if len(*rows) != 11 || last["others"] != true || last["host"] != nil || last["reason"] != reasonDeniedName ||
 		total(*rows) != 5000 {
 		t.Errorf("%d lines, last %v", len(*rows), last)
+	}
+}
+
+// TestAFloodHidesNothingThatWasLetThrough: many refused names first, in every stage, then one that is allowed.
+func TestAFloodHidesNothingThatWasLetThrough(t *testing.T) {
+	for _, s := range stages {
+		s.upTo = math.MaxInt64
+		l, rows := sheet(t, s)
+		for i := range 5000 {
+			l.note(denied(fmt.Sprintf("n%d.example", i)), "", "", 0, 0, time.Now())
+		}
+		k := denied("declared.example")
+		k.decision, k.reason = decisionAllow, reasonOK
+		l.note(k, "", "", 77, 0, time.Now())
+		l.flush()
+		var seen []map[string]any
+		for _, row := range *rows {
+			if row["decision"] == decisionAllow {
+				seen = append(seen, row)
+			}
+		}
+		if len(seen) != 1 || seen[0]["host"] != "declared.example" || seen[0]["up"] != int64(77) || total(*rows) != 5001 {
+			t.Errorf("stage with %d kinds: %v", s.kinds, seen)
+		}
+	}
+}
+
+// TestAllowedNamesAreBoundedToo: a declared wildcard has any number of names.
+func TestAllowedNamesAreBoundedToo(t *testing.T) {
+	l, rows := sheet(t, stage{math.MaxInt64, 0, 0, 0, time.Hour})
+	for i := range 5000 {
+		k := denied(fmt.Sprintf("n%d.example", i))
+		k.decision, k.reason = decisionAllow, reasonOK
+		l.note(k, "", "", 0, 0, time.Now())
+	}
+	if l.flush(); len(*rows) != allowedKinds+1 || total(*rows) != 5000 {
+		t.Errorf("%d lines, %d decisions", len(*rows), total(*rows))
 	}
 }
 
