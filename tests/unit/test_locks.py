@@ -54,6 +54,14 @@ def _held(env: dict[str, str]) -> Iterator[int]:
         holder.join()
 
 
+def test_the_lock_of_somebody_else_in_a_new_folder_stays(env: dict[str, str]) -> None:
+    """A run directory is taken away at logout and made anew at login; the old holder may end after that."""
+    with state.lock(ID, env):
+        _path(env).rename(_path(env).with_name("taken-away"))
+        _path(env).write_text("of somebody else")
+    assert _path(env).read_text() == "of somebody else"
+
+
 def test_the_file_names_the_holder_and_goes_with_the_lock(env: dict[str, str]) -> None:
     with state.lock(ID, env):
         said = json.loads(_path(env).read_text())

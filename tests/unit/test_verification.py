@@ -78,3 +78,16 @@ def test_an_ended_session_is_not_called_unconfined(
     with pytest.raises(EngineError if says else VerifyError) as caught:
         verification.verify(None, doc)  # type: ignore[arg-type]
     assert says in str(caught.value)
+
+
+def test_what_may_be_reached_is_written_down_before_the_workload_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill or a full disk right after go would else leave a volume that looks like the session before left it."""
+    done: list[str] = []
+    monkeypatch.setattr(verification.state, "read", lambda _: {"state": "opening"})
+    monkeypatch.setattr(verification.state, "begin_step", lambda *_, **__: done.append("live"))
+    monkeypatch.setattr(verification.bringup, "chosen", lambda _: {"agent": {"pid": 1}})
+    monkeypatch.setattr(verification.statevolumes, "remember", lambda _: done.append("remember"))
+    monkeypatch.setattr(verification.gate_client, "go", lambda *_: done.append("go"))
+    plan = {"session": {"id": "a.main"}, "gate": {"time_s": 0}}
+    verification.go(PlanDocument("/nowhere", "d", plan), "nonce")
+    assert done == ["remember", "go", "live"]

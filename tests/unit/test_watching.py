@@ -12,7 +12,7 @@ import pytest
 
 from asf_lib.core import probes
 from asf_lib.core.errors import EngineError
-from asf_lib.engine import watching
+from asf_lib.engine import evidencefs, watching
 from asf_lib.engine.evidencefs import Evidence
 from asf_lib.engine.logs import Line
 from asf_lib.engine.podman import Podman
@@ -148,3 +148,11 @@ def test_how_it_ended_when_somebody_closed_it(
     found = watch._ending()
     assert (found["how"], found["exit_code"], "reason" in found) == (how, code, bool(code))
     assert watch._event("x")["at"] <= time.time()
+
+
+def test_watching_makes_no_evidence(watch: Watch, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_row", lambda: {})
+    for folder in (None, str(evidencefs.new_folder(ID, env))):
+        watch._record = {"evidence": folder}
+        assert watch._ending() == {"how": "closed", "exit_code": None}
+    assert evidencefs.runs(ID, env) == []

@@ -42,8 +42,9 @@ def hold(name: str, what: str, env: Env, timeout: float) -> Iterator[None]:
     finally:
         _held[key] -= 1
         if handle is not None:
-            with contextlib.suppress(OSError):  # somebody took the folder away: nothing to remove
-                os.unlink(path)
+            with contextlib.suppress(OSError):
+                if _same(handle, path):  # else somebody took the folder away, and this is another one's
+                    os.unlink(path)
             os.close(handle)
 
 

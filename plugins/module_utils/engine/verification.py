@@ -178,8 +178,8 @@ def go(doc: PlanDocument, nonce: str) -> Json:
     chosen = bringup.chosen(doc)
     if not nonce:
         raise EngineError("go needs the nonce of a verified report", code="not-verified", remedy="run verify first")
+    statevolumes.remember(doc.plan)  # before the workload can write there
     gate_client.go(int(chosen["agent"]["pid"]), doc.plan, nonce)
     limit = int(doc.plan["gate"]["time_s"])
     state.begin_step(doc.session, "live", state="live", started=state.now(), time_limit=limit)
-    statevolumes.remember(doc.plan)
     return {"changed": True, "actions": ["the workload was started"]}

@@ -17,8 +17,7 @@ from ..core import decisions, history, lifecycle, probes
 from ..core.errors import AsfError, EngineError
 from ..core.formats import DENIED_NAME
 from ..core.policy import CONTROL_PATH
-from . import inventory, plandoc, procs, sessionlogs, state, verification
-from .evidencefs import Evidence
+from . import evidencefs, inventory, plandoc, procs, sessionlogs, state, verification
 from .logfollow import Follower
 from .podman import Podman
 
@@ -184,7 +183,7 @@ class Watch:
     def _closed(self) -> Json:
         """Out of the cleanup report of whoever closed it, who holds the session's lock until it is written."""
         with state.lock(self.session, self.env):
-            report = Evidence.of(self.session, self._record.get("evidence"), env=self.env).read("cleanup.json")
+            report = evidencefs.peek(self.session, self._record.get("evidence"), "cleanup.json", self.env)
         rows = (report or {}).get("containers", {}).values() if isinstance(report, dict) else ()
         agent: Mapping[str, Any] = next((one for one in rows if one.get("role") == "agent"), {})
         code = agent.get("exit_code")
