@@ -21,7 +21,7 @@ def _scenarios() -> list[str]:
 
 
 def test_the_roles_that_have_a_scenario() -> None:
-    assert _scenarios() == ["egress_caddy", "litellm_broker", "network", "teardown", "verify", "workload"]
+    assert _scenarios() == ["egress_caddy", "litellm_broker", "network", "reset", "teardown", "verify", "workload"]
 
 
 @pytest.mark.parametrize("role", _scenarios())
