@@ -238,7 +238,7 @@ class Lab:
         """Open or close, so that the case can begin. Raises AssertionError."""
         if self.live and (not case.wants or self.live != case.agent):
             self.close()
-        if " STATE/live" in case.point and "os.mkdir" in case.point:
+        if "os.mkdir STATE" in case.point:
             shutil.rmtree(self.home.state / "asf", ignore_errors=True)  # made once
         if case.wants and not self.live:
             done = self.play("open.yml", case.agent)
