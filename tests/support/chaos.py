@@ -55,7 +55,8 @@ _RANDOM = (
     (re.compile(r"(/\.(?:new|containers\.conf|repos)[^/ ]*?)[-.]\w{8}$"), r"\1-X"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "ID"),
 )
-_BLAME = "made to fail by a test"
+#: What runs in place of a command that shall fail, or hang.
+_INSTEAD = {"fail": ["/bin/sh", "-c", "echo 'Error: made to fail by a test' >&2; exit 125"], "hang": ["sleep", "900"]}
 _busy = threading.local()
 
 
@@ -223,7 +224,16 @@ def _forks(pid: int) -> list[int]:
 
 def _spy(chaos: Chaos) -> None:
     """See commands start and end, signals and words that are sent."""
-    start, communicate, wait = subprocess.Popen.__init__, subprocess.Popen.communicate, subprocess.Popen.wait
+    _spy_start(chaos)
+    _spy_end(chaos)
+    _before(chaos, signal, "pidfd_send_signal")
+    _before(chaos, os, "kill")
+    _before(chaos, os, "killpg")
+    _before(chaos, socket.socket, "sendall")
+
+
+def _spy_start(chaos: Chaos) -> None:
+    start = subprocess.Popen.__init__
 
     @functools.wraps(start)
     def started(self: Any, args: Any, *rest: Any, **named: Any) -> None:
@@ -232,14 +242,20 @@ def _spy(chaos: Chaos) -> None:
             return start(self, args, *rest, **named)
         self.chaos_what = chaos.command(args)
         action = chaos.reached(self.chaos_by, f"{self.chaos_what} starts")
-        if action in ("fail", "hang"):
-            self.chaos_hangs = action == "hang"
-            args = ["/bin/sh", "-c", f"echo 'Error: {_BLAME}' >&2; exit 125"] if action == "fail" else ["sleep", "900"]
+        self.chaos_hangs = action == "hang"
+        if action in _INSTEAD:
+            args = _INSTEAD[action]
         elif chaos.config.get("without"):
             args = [word for word in args if not word.startswith(tuple(chaos.config["without"]))]
         start(self, args, *rest, **named)
         chaos.reached(self.chaos_by, f"{self.chaos_what} started")
         return None
+
+    subprocess.Popen.__init__ = started  # type: ignore[method-assign]
+
+
+def _spy_end(chaos: Chaos) -> None:
+    communicate, wait = subprocess.Popen.communicate, subprocess.Popen.wait
 
     def ended(self: Any, timeout: float | None) -> None:
         if self.chaos_what and self.returncode is not None:
@@ -264,13 +280,8 @@ def _spy(chaos: Chaos) -> None:
             ended(self, timeout)
         return result
 
-    subprocess.Popen.__init__ = started  # type: ignore[method-assign]
     subprocess.Popen.communicate = communicated  # type: ignore[method-assign]
     subprocess.Popen.wait = waited  # type: ignore[method-assign,assignment]
-    _before(chaos, signal, "pidfd_send_signal")
-    _before(chaos, os, "kill")
-    _before(chaos, os, "killpg")
-    _before(chaos, socket.socket, "sendall")
 
 
 def _before(chaos: Chaos, owner: Any, name: str) -> None:

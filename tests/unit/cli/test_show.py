@@ -64,6 +64,21 @@ def test_notes_of_a_module(tmp_path):
     assert stream.getvalue().count("image: base: installing a\\x1b[2J") == 1
 
 
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_a_notice_of_a_module_is_a_line_of_its_own(tmp_path, stream):
+    path = tmp_path / "progress"
+    path.write_text("")
+    progress = Progress(stream, {"TERM": "xterm"})
+    progress.notes(path)
+    progress.phase("close", "remove", time.monotonic())
+    path.write_text(json.dumps({"notice": f"waiting for {EVIL}"}) + "\n")
+    progress.end(True, time.monotonic())
+    progress.close()
+    text = stream.getvalue()
+    assert text.count("   waiting for a\\x1b[2J") == 1 and "close: waiting" not in text
+    assert "waiting for a\\x1b[2J" in next(line for line in text.split("\n") if "waiting" in line)
+
+
 def test_a_stuck_terminal_holds_nobody_up():
     class Stuck(io.StringIO):
         def write(self, text):
