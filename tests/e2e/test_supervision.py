@@ -273,10 +273,7 @@ def test_without_its_uplink_caddy_says_that_upstream_is_down(session: SessionFac
     assert answer["status"] == 502 and "upstream" in str(answer), answer
     denied = opened.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")
     assert denied["status"] == 403, denied
-    verified = opened.play("verify.yml")
-    assert verified.rc != 0, verified
-    failed = {one["id"] for one in verified.json["probes"] if one["verdict"] in ("fail", "inconclusive")}
-    assert "caddy-links" in failed or "proxy-reach" in failed, failed
+    _is_broken(opened, "the caddy container's way out (slirp4netns or pasta) is dead")
 
 
 def _uplink(opened: Session) -> list[int]:

@@ -83,6 +83,16 @@ def test_caddy_and_broker_end_with_the_workload() -> None:
     assert "did not end with the workload: exit code 137" in found
 
 
+@pytest.mark.parametrize(
+    ("links", "expected"), [({"lo", "tap0", "agent0"}, "live"), ({"lo", "agent0"}, "broken"), (None, "live")]
+)
+def test_without_its_uplink_a_session_is_broken(links: set[str] | None, expected: str) -> None:
+    known = record(agent={"pid": 7, "start": 99}, caddy={"pid": 7, "start": 99, "uplink": "tap0"})
+    caddy = container("caddy", links=frozenset(links) if links else None)
+    assert lifecycle.state(known, [BOTH[0], caddy], False) == expected
+    assert ("way out" in str(lifecycle.problems(known, [BOTH[0], caddy]))) == (expected == "broken")
+
+
 def test_damaged_records_are_survived() -> None:
     for wrong in (None, [], "x", {"agent": None}, {"agent": {"pid": "7"}}):
         lifecycle.state({"state": "live", "containers": wrong}, BOTH, False)

@@ -30,8 +30,8 @@ _SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|mas
 
 @dataclass(frozen=True)
 class Container:
-    """One container as Podman lists it. ``alive`` and ``monitored`` (by its conmon) are measured in ``/proc``: Podman
-    goes on saying what it last heard.
+    """One container as Podman lists it. ``alive``, ``monitored`` (by its conmon) and ``links`` (names of its network
+    interfaces, None when unknown) are measured in ``/proc``: Podman goes on saying what it last heard.
     """
 
     id: str
@@ -45,6 +45,7 @@ class Container:
     start: int | None = None
     exit_code: int | None = None
     monitored: bool = True
+    links: frozenset[str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -173,6 +174,8 @@ def problems(record: Mapping[str, Any] | None, containers: Sequence[Container]) 
             found.append(f"the {role} container was restarted behind ASF's back: it has no cables")
         elif container.alive and not container.monitored:
             found.append(f"the {role} container's monitor (conmon) is dead: what it logs and how it ends is lost")
+        elif container.alive and _cut_off(known, container):
+            found.append(f"the {role} container's way out (slirp4netns or pasta) is dead: no declared name is reached")
     return found
 
 
@@ -182,6 +185,12 @@ def ended(agent: Container | None) -> bool:
     A dead process of which Podman still says that it runs (its conmon was killed) ended as well, but how nobody knows.
     """
     return agent is not None and not agent.alive and agent.status in OVER
+
+
+def _cut_off(known: Any, container: Container) -> bool:
+    """True when the user-mode network is gone, and with it the interface that the record names."""
+    wanted = known.get("uplink") if isinstance(known, Mapping) else None
+    return bool(wanted) and container.links is not None and wanted not in container.links
 
 
 def _replaced(known: Any, container: Container) -> bool:

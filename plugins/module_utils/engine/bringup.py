@@ -158,6 +158,9 @@ def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
             "start": start,
             "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
         }
+        uplink = doc.plan["wiring"]["uplink"]
+        if uplink["role"] == role:
+            out[role]["uplink"] = uplink["interface"]
     # Caddy's and the broker's logs tell by their first line whether it is lost; a workload's output does not.
     if path := logs.path_of(out["agent"]["pid"], out["agent"]["id"]):
         out["agent"]["log_born"] = logbirth.of(path)

@@ -75,6 +75,7 @@ def container(row: Mapping[str, Any]) -> Container:
         pid=pid or 0,
         alive=start is not None,
         start=start,
+        links=procs.links(pid) if start is not None else None,
         monitored=start is None or procs.monitored(pid, str(row.get("Id", ""))),
         # -1: the container's conmon was killed before it could see the end (Podman 5.4)
         exit_code=code if isinstance(code, int) and code >= 0 and status in OVER else None,

@@ -178,6 +178,16 @@ def monitored(pid: int, container_id: str) -> bool:
         return above != 1
 
 
+def links(pid: int) -> Optional[frozenset[str]]:
+    """Names of the network interfaces of a process's namespace; None when they cannot be read."""
+    try:
+        with open(f"/proc/{pid}/net/dev", encoding="ascii", errors="replace") as handle:
+            rows = handle.read(1 << 16).splitlines()[2:]
+    except OSError:
+        return None
+    return frozenset(row.partition(":")[0].strip() for row in rows)
+
+
 def children(pid: int) -> list[int]:
     """Pids of a process's children, of whichever thread; empty when it is gone or the kernel does not tell."""
     found: list[int] = []
