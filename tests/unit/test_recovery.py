@@ -73,6 +73,15 @@ def test_nothing_is_dropped_while_something_lives(
     assert (tmp_path / "run" / "libpod").exists()
 
 
+def test_nothing_is_dropped_where_processes_are_hidden(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_ANYBODY", str(tmp_path / "hidden"))
+    with pytest.raises(EngineError) as caught:
+        _podman(env, tmp_path).run(["ps"])
+    assert "hidepid" in str(caught.value.found) and (tmp_path / "run" / "libpod").exists()
+
+
 def test_a_living_pause_process_means_that_somebody_else_repaired_it(env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run" / "libpod" / "tmp" / "pause.pid").write_text(str(os.getpid()))
     assert recovery.reset(env) is None and (tmp_path / "run" / "libpod").exists()

@@ -24,6 +24,8 @@ from . import locks, notices, procs
 _PARTS = ("libpod", "containers", "crun", "runc")
 #: Podman's shared memory of locks; ``{}`` is the uid.
 _LOCKS = "/dev/shm/libpod_rootless_lock_{}"
+#: Readable wherever /proc shows the processes of other ids (no `hidepid`): containers run under such.
+_ANYBODY = "/proc/1/status"
 _STALE = ".asf-stale-podman-"
 #: Of what lies there, what is no run state: the registries' logins (containers-auth.json(5)), and stays.
 _KEPT = "containers/auth.json"
@@ -46,6 +48,8 @@ def reset(env: Mapping[str, str]) -> Optional[str]:
     with locks.hold("podman", "Podman's run state", dict(env), 60):
         if _pause_lives(runtime):
             return None
+        if not os.access(_ANYBODY, os.R_OK):
+            raise _blind()
         living = list(survivors())
         if living:
             raise _unsafe(living)
@@ -150,6 +154,16 @@ def _first(living: List[Survivor]) -> List[Survivor]:
     """Without those whose parent lives as well: they end with the first process of their container."""
     pids = {one.pid for one in living}
     return [one for one in living if procs.parent(one.pid) not in pids] or living
+
+
+def _blind() -> EngineError:
+    return EngineError(
+        "Podman's run state is stale, and whether processes still live in its containers cannot be seen",
+        file="/proc",
+        found="processes of other ids are hidden (hidepid)",
+        remedy="log out of every session of this account, or restart the machine, and repeat",
+        code="podman-wedged",
+    )
 
 
 def _unsafe(every: List[Survivor]) -> EngineError:
