@@ -382,6 +382,7 @@ def test_L5_the_tool_is_killed_and_the_workload_goes_on_confined(
     attached.until(state="live")
     time.sleep(0.5)
     attached.kill()
+    wait_for(lambda: not target.clients(), 20, "Podman, which was attached, to end")
     assert rows(session.home)[target.id]["state"] == "live"
     mark = world.mark()
     answer = target.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.product import Home, Session, SessionFactory
+from support.product import Home, Session, SessionFactory, asf_play
 from support.terminal import Pane, pane
 from support.waiting import wait_for
 
@@ -240,20 +241,6 @@ def child(pid: int) -> int:
     return found[0]
 
 
-def podmen(session: Session) -> list[int]:
-    """Podman's processes that are in the session on behalf of a user."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/cmdline", "rb") as handle:
-                words = handle.read().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if words[0].endswith("podman") and session.container("agent") in words and {"attach", "exec"} & set(words):
-            found.append(int(entry))
-    return found
-
-
 def test_left_and_back(user: Pane, live: Session) -> None:
     enter(user, "shell", live.id, told="back to the workload of session")
     run(user, "kept=there; cd /tmp", PROMPT)
@@ -274,18 +261,18 @@ def test_lost_and_back(module_home: Home, user: Pane, live: Session, how: str) -
     with pane([], {**module_home.env, "PS1": "host> "}) as other:
         enter(other, "shell", live.id)
         run(other, f"kept={how}", PROMPT)
-        asf_play = child(other.pid())
-        wait_for(lambda: podmen(live), 10)
+        pid = child(other.pid())
+        wait_for(live.clients, 10)
         if how == "closed":
             other.tmux("kill-server")
         else:
-            os.kill(asf_play, signal.SIGHUP if how == "hangup" else signal.SIGKILL)
-        wait_for(lambda: procs.start_time(asf_play) is None, 20, "asf-play to end")
+            os.kill(pid, signal.SIGHUP if how == "hangup" else signal.SIGKILL)
+        wait_for(lambda: procs.start_time(pid) is None, 20, "asf-play to end")
         if how == "hangup":
             other.expect(f"lost the terminal of session {re.escape(live.id)}: it goes on")
             other.type("echo code $?\n")
             other.expect("code 129")
-    wait_for(lambda: not podmen(live), 20, "Podman to end")
+    wait_for(lambda: not live.clients(), 20, "Podman to end")
     enter(user, "shell", live.id, told=r"its terminal was lost(?s:.*)")
     run(user, "echo $kept", f"^{how}$")
     leave(user)
@@ -327,12 +314,19 @@ def test_a_shell_without_its_user_ends(module_home: Home, user: Pane, live: Sess
                 enter(user, "shell", live.id, "--new")
                 user.type("exit\n")
             wait_for(lambda: not shells(), 20, "the shell to end")
-    wait_for(lambda: not podmen(live), 20, "Podman to end")
+    wait_for(lambda: not live.clients(), 20, "Podman to end")
+
+
+def test_L5_podman_goes_with_asf_play(live: Session) -> None:
+    """SIGKILL of `exec` without a terminal: nothing lingers on the host until the session ends."""
+    argv = ["asf-play", "exec", live.id, "--", "sleep", "600"]
+    with subprocess.Popen(argv, env=live.home.env, stdin=subprocess.DEVNULL) as process:
+        wait_for(live.clients, 20)
+        process.kill()
+    wait_for(lambda: not live.clients(), 20, "Podman to end")
 
 
 def test_without_a_terminal(live: Session) -> None:
-    from support.product import asf_play
-
     for words in (["shell", live.id], ["exec", live.id, "-t", "--", "true"]):
         done = asf_play(*words, home=live.home)
         assert done.rc == 64 and "terminal" in done.err, done
@@ -363,3 +357,26 @@ def test_from_open_to_the_workloads_end(module_home: Home, module_session: Sessi
     user.type("echo code $?\n")
     user.expect("^code 7$")
     assert not session.owns()
+
+
+def test_claude_code(module_home: Home, module_session: SessionFactory, user: Pane) -> None:
+    """A program of today, with keyboard protocol, questions and links: all of it works through the filter."""
+    module_home.agent("term-claude", {"adapter": "claude", "llm": {"mock": "the embedded model speaks"}})
+    session = module_session.open("term-claude")
+    known = '{"hasCompletedOnboarding": true, "theme": "dark"}'
+    assert session.exec("tee", "/home/node/.claude.json", stdin=known).rc == 0
+    user.type(f"asf-play exec {session.id} -t -- claude\n")
+    user.expect("Yes, I trust this folder", 90)
+    user.keys("Down")
+    user.expect("❯ Yes, I trust this folder")
+    user.keys("Enter")
+    user.expect(r"^❯", 60)
+    user.type("say somé 漢字")
+    user.expect("somé 漢字")
+    user.keys("Enter")
+    user.expect("the embedded model speaks", 90)
+    user.resize(80, 30)
+    user.expect("the embedded model speaks")
+    user.keys("C-]", "C-]")
+    user.expect(HOST)
+    assert user.ask("cursor_flag") == "1" and user.ask("alternate_on") == "0"

@@ -212,6 +212,19 @@ class Session:
         """Name of the container: role is agent, caddy or broker."""
         return f"asf-{self.id}-{role}"
 
+    def clients(self) -> list[int]:
+        """Podman's processes that are in the agent's container on behalf of a user: attached, or running a command."""
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                words = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            ours = self.container("agent") in words and {"attach", "exec"} & set(words)
+            if ours and os.path.basename(words[0]) in ("podman", "setpriv", "setsid"):
+                found.append(int(entry))
+        return found
+
     def inspect(self, role: str) -> dict[str, Any]:
         """`podman inspect` of one container."""
         found: list[dict[str, Any]] = json.loads(podman("container", "inspect", self.container(role)))

@@ -21,7 +21,7 @@ CACHE = "/var/cache/asf"
 _PACKAGES = {
     "trixie": (
         *("podman", "crun", "conmon", "netavark", "aardvark-dns", "passt", "uidmap", "catatonit", "nftables"),
-        *("iproute2", "mount", "procps", "mmdebstrap", "debian-archive-keyring", "git", "passwd"),
+        *("iproute2", "mount", "procps", "mmdebstrap", "debian-archive-keyring", "git", "passwd", "tmux"),
         *("python3", "python3-venv", "ca-certificates"),
     )
 }
