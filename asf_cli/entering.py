@@ -20,7 +20,7 @@ from .attach import DIES_WITH_US
 from .errors import CliError
 
 #: Podman hands variables that begin with LC_ on to conmon (libpod, conmon's environment), so one of them tells ours.
-#: Its value is ``PID-START-RANDOM``: the first two name the ``asf-play`` whose command it is.
+#: Its value is random; for a command on a terminal it begins with pid and start of the ``asf-play`` that owns it.
 _MARK = "LC_ASF_EXEC"
 _FORWARDED = (
     signal.SIGINT,
@@ -65,7 +65,7 @@ def run(name: str, command: Sequence[str]) -> int:
     """Run a command with the caller's streams in the container; returns its exit code."""
     from asf_lib.engine.podman import Podman
 
-    mark = _new_mark()
+    mark = secrets.token_hex(8)
     child = subprocess.Popen(
         [*DIES_WITH_US, "podman", "exec", "--interactive", name, "/asf/gate", "exec", "--", *command],
         env={**Podman().env, _MARK: mark},
@@ -84,7 +84,7 @@ def run_on_terminal(name: str, command: Sequence[str], filtered: bool = True) ->
     from asf_lib.engine.podman import Podman
 
     hang_up_orphans()
-    mark = _new_mark()
+    mark = _owned_mark()
     words = [f"{key}={value}" for key, value in workload.terminal(os.environ).items()]
     argv = ["podman", "exec", "--interactive", "--tty", "--detach-keys=", name, "/asf/gate", "exec", "--"]
     leaving = (signal.SIGHUP, signal.SIGTERM)
@@ -116,7 +116,7 @@ def hang_up_orphans(proc: str = "/proc") -> None:
                 _kill(pid, signal.SIGHUP)
 
 
-def _new_mark() -> str:
+def _owned_mark() -> str:
     from asf_lib.engine import procs
 
     me = procs.identity()

@@ -208,6 +208,26 @@ def test_interactive_has_a_terminal_and_is_not_logged():
     assert command["gate"]["argv"] == ["claude", "-p", "x"]
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {"TERM": "xterm-256color"}),
+        ({"TERM": "screen-256color", "COLORTERM": "truecolor"}, {"TERM": "screen-256color", "COLORTERM": "truecolor"}),
+        ({"TERM": "xterm-kitty", "COLORTERM": "24bit"}, {"TERM": "xterm-256color", "COLORTERM": "24bit"}),
+        ({"TERM": "x\x1b]0;t\x07", "COLORTERM": "$(id)"}, {"TERM": "xterm-256color"}),
+        ({"TERM": "../../tmp/evil", "COLORTERM": ""}, {"TERM": "xterm-256color"}),
+        ({"TERM": "vt100", "LD_PRELOAD": "/x.so"}, {"TERM": "vt100"}),
+    ],
+)
+def test_of_the_users_terminal_only_known_words_pass(given, told):
+    plan = build(request=plans.Request(terminal=given))
+    env = plan["gate"]["env"]
+    assert {name: env[name] for name in ("TERM", "COLORTERM") if name in env} == told == plan["workload"]["terminal"]
+    assert "LD_PRELOAD" not in env
+    without = build(request=plans.Request(command=["true"], terminal=given))
+    assert without["gate"]["env"]["TERM"] == "dumb" and without["workload"]["terminal"] is None
+
+
 def test_an_edited_manifest_is_named_by_its_keys():
     assert plans.edited(build(), build(BROKERED.replace("docs.", "wiki."))) == ["network.allow_domains"]
     assert plans.edited(build(), build(repos=[])) == ["repos"]

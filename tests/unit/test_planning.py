@@ -172,3 +172,15 @@ def test_two_opens_at_once_do_not_both_get_the_tree(tree: str, monkeypatch: pyte
     for thread in threads:
         thread.join(20)
     assert sorted(ends) == ["close session", "open"]
+
+
+def test_a_live_session_keeps_its_terminal(tree: str) -> None:
+    """Coming back from another terminal edits no plan; before it lives, and of another session, nothing is kept."""
+    inputs = planning.Inputs("claude", "/", session="other", terminal={"TERM": "vt100"})
+    assert planning._terminal(inputs) == {"TERM": "vt100"}
+    plan = {**plan_of(OTHER, tree), "workload": {"terminal": {"TERM": "screen"}}}
+    planning._recorded(plan, [], [], [], [])
+    assert planning._terminal(inputs) == {"TERM": "vt100"}
+    state.begin_step(OTHER, "go", state="live")
+    assert planning._terminal(inputs) == {"TERM": "screen"}
+    assert planning._terminal(planning.Inputs("claude", "/", terminal={"TERM": "vt100"})) == {"TERM": "vt100"}
