@@ -31,11 +31,18 @@ PATHS = frozenset(
 USAGE_ERROR, BAD_SECRET = 64, 78
 LINE_LIMIT = 600  # characters of a log line
 WARM_LIMIT = 10.0  # seconds; a broker that could not warm itself still serves
+QUOTED = "| "  # before each line that a library prints
 
 
 def say(event, **facts):
     """One JSON line on stdout, for the log of the session."""
-    sys.stdout.write(json.dumps({"asf": "broker", "event": event, **facts}) + "\n")
+    line({"asf": "broker", "event": event, **facts})
+
+
+def line(facts):
+    """Write a line of the launcher's own, past ``Quoted``."""
+    write = sys.stdout.own if isinstance(sys.stdout, Quoted) else sys.stdout.write
+    write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
@@ -93,6 +100,28 @@ class Scrubbed(io.TextIOBase):
 
     def isatty(self):
         return False
+
+
+class Quoted(Scrubbed):
+    """For what libraries print, tracebacks above all: no line of it looks like one of the launcher's or supervisor's,
+    although a client's own text may stand in it, with any line ends (invariant 10).
+    """
+
+    def __init__(self, stream, values):
+        super().__init__(stream, values)
+        self._inside = False  # a line that has not ended
+
+    def write(self, text):
+        if text:
+            quoted = ("" if self._inside else QUOTED) + text.replace("\n", "\n" + QUOTED)
+            self._inside = not text.endswith("\n")
+            super().write(quoted if self._inside else quoted[: -len(QUOTED)])
+        return len(text)
+
+    def own(self, text):
+        """Write a line of the launcher's own, which begins a line."""
+        super().write("\n" + text if self._inside else text)
+        self._inside = False
 
 
 def forms(value):
@@ -267,7 +296,7 @@ def usage_line(kwargs, response, start, end, status):
     """
     tokens = getattr(response, "usage", None) or (response.get("usage") if isinstance(response, dict) else None) or {}
     read = tokens.get if isinstance(tokens, dict) else lambda name, default=None: getattr(tokens, name, default)
-    line = {
+    found = {
         "asf": "usage",
         "ts": end.astimezone().isoformat(timespec="milliseconds"),
         "model": str(kwargs.get("model") or "")[:120],
@@ -277,8 +306,8 @@ def usage_line(kwargs, response, start, end, status):
         "ms": round((end - start).total_seconds() * 1000),
     }
     if kwargs.get("response_cost"):
-        line["cost_usd"] = kwargs["response_cost"]
-    return line
+        found["cost_usd"] = kwargs["response_cost"]
+    return found
 
 
 def _usage_log():
@@ -297,8 +326,7 @@ def _usage_log():
         @staticmethod
         def _print(kwargs, response, start, end, status):
             if kwargs.get("custom_llm_provider") != "asfwarm":
-                sys.stdout.write(json.dumps(usage_line(kwargs, response, start, end, status)) + "\n")
-                sys.stdout.flush()
+                line(usage_line(kwargs, response, start, end, status))
 
     return UsageLog()
 
@@ -345,7 +373,7 @@ def main(argv):
     except ValueError as error:
         say("refused", error=str(error))
         return BAD_SECRET
-    sys.stdout, sys.stderr = (Scrubbed(stream, keys.values()) for stream in (sys.stdout, sys.stderr))
+    sys.stdout, sys.stderr = (Quoted(stream, keys.values()) for stream in (sys.stdout, sys.stderr))
     os.environ.update(keys)
     os.environ.setdefault("CONFIG_FILE_PATH", CONFIG)
     os.environ.setdefault("LITELLM_LOG", "ERROR")
