@@ -135,9 +135,9 @@ class _Spent:
 
     def done(self, records: Sequence[Json]) -> tuple[float, float]:
         """``(own, others)``."""
-        own = _children() - self.waited
+        busy, own = _busy() - self.busy, _children() - self.waited  # before anything else is asked
         own += sum(_cpu(pid) for record in records for pids in parts(record).values() for pid in pids)
-        return own, max(0.0, _busy() - self.busy - own)
+        return own, max(0.0, busy - own)
 
 
 def measure(env: Mapping[str, str], rounds: int) -> Json:
