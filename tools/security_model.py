@@ -97,6 +97,9 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/e2e/test_egress.py::test_P1_P7_undeclared_names_never_reach_dns",
             "tests/e2e/test_egress.py::test_P4_the_checked_address_is_the_dialled_one",
             "tests/e2e/test_egress.py::test_P9_no_path_to_other_addresses",
+            "tests/e2e/test_several.py::test_N3_one_session_has_no_way_into_another",
+            "tests/e2e/test_several.py::test_N3_nothing_of_another_session_answers_over_v4_or_v6",
+            "tests/e2e/test_several.py::test_N6_closing_one_session_disturbs_no_other",
             f"{CADDY}/asf/connect_test.go::TestDenied",
             f"{CADDY}/asf/authority_test.go::FuzzParseAuthority",
         ),
@@ -119,7 +122,10 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/e2e/test_bad_input.py::test_the_gate_is_silent",
             f"{GATE}/protocol_test.go::TestGoAndNothingIsLeftToTalkTo",
         ),
-        ("Between two verifications nothing watches: what changes in a live session is found by `verify.yml`.",),
+        (
+            "Between two verifications nothing watches: what changes in a live session is found by `verify.yml`, and "
+            "by `asf-play watch` while that runs.",
+        ),
     ),
     4: Invariant(
         "The agent holds nothing reusable",
@@ -166,6 +172,7 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/e2e/test_lifecycle.py::test_L1_open_is_killed",
             "tests/e2e/test_lifecycle.py::test_L1_close_is_killed",
             "tests/e2e/test_bad_input.py::test_an_interrupted_open_cleans_up",
+            "tests/e2e/test_supervision.py::test_P15_a_detached_session_ends_by_itself_keeps_its_evidence_and_is_swept",
         ),
         ("Podman 4.3 keeps no labels of secrets: there they are told by their names.",),
     ),
