@@ -25,6 +25,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import bench_read
 import bench_several
 
 import asf_cli  # noqa: F401  (gives asf_lib its name in a checkout)
@@ -173,18 +174,21 @@ def report(bench: Bench, rounds: int) -> dict[str, Any]:
     }
 
 
-def _document(bench: Bench, rounds: int, several: bool) -> dict[str, Any]:
-    """Everything, or what there was with only the part about several sessions measured anew."""
+def _document(bench: Bench, rounds: int, part: str) -> dict[str, Any]:
+    """Everything, or what there was with only one part measured anew."""
     path = ROOT / "build" / "bench.json"
-    if several:
+    if part != "all":
         bench.play("open.yml", "bench-plain")  # builds what is missing
         bench.play("close.yml", "bench-plain")
         document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"version": 1, "figures": {}}
     else:
         measure(bench, rounds)
         document = report(bench, rounds)
-    document["several"] = bench_several.measure(bench.env, min(rounds, 3))
-    document["memory_mib"] = bench_several.memory(bench.env)
+    if part in ("all", "several"):
+        document["several"] = bench_several.measure(bench.env, min(rounds, 3))
+        document["memory_mib"] = bench_several.memory(bench.env)
+    if part in ("all", "read"):
+        document["read"] = bench_read.measure(bench.env, 2 * rounds)
     return document
 
 
@@ -192,20 +196,20 @@ def main() -> int:
     """Measure, write ``build/bench.json`` and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--part", choices=["all", "several"], default="all", help="several: only the eight at once")
+    parser.add_argument("--part", choices=["all", "several", "read"], default="all", help="only this part anew")
     request = parser.parse_args()
     rounds = request.rounds
     base = Path(tempfile.mkdtemp(prefix="asf-bench-", dir=Path.home()))
     try:
         bench = Bench(base)
-        document = _document(bench, rounds, request.part == "several")
+        document = _document(bench, rounds, request.part)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "bench.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     for name, row in document["figures"].items():
         print(f"{name:20} {row['seconds_p50']:6.2f} s   floor {row['floor_p50']:6.2f} s   ratio {row['ratio_p50']:.2f}")
-    print(json.dumps({key: document[key] for key in ("several", "memory_mib")}, indent=1))
+    print(json.dumps({key: document.get(key) for key in ("several", "memory_mib", "read")}, indent=1))
     return 0
 
 
