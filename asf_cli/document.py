@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .events import Outcome
+if TYPE_CHECKING:  # a list of sessions need not wait for it
+    from .events import Outcome
 
 #: Said by modules for the CLI alone.
 _INTERNAL = frozenset({"attach", "tty", "hold", "nonce", "stdin"})

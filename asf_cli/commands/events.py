@@ -181,6 +181,6 @@ def _caught_up(followers: list[Any]) -> list[str]:
 
 def _of(decided: Iterable[Mapping[str, Any]], supervised: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     from asf_lib.core import history
-    from asf_lib.core.formats import DENIED_NAME
+    from asf_lib.core.decisions import DENIED_NAME
 
     return [*history.refused(decided, DENIED_NAME), *history.supervised(supervised)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from asf_lib.core import decisions, history
-from asf_lib.core.formats import DENIED_NAME
+from asf_lib.core.decisions import DENIED_NAME
 
 RECORD = {
     "created": "2026-01-31T12:00:00Z",

@@ -53,6 +53,8 @@ _USAGE: tuple[tuple[str, type, int], ...] = (
     ("ms", int, 0),
 )
 _LONGEST_LINE = 16_384
+#: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
+DENIED_NAME = "asf-denied.invalid"
 #: A line that stands for several decisions; the fields come in this order.
 _SEVERAL = re.compile(rb'"decision":"(allow|deny)"[^\n]*?,"count":(\d{1,12})')
 #: Routes of the front that are told apart in the usage, and statuses of one.

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
+from .decisions import DENIED_NAME
 from .schema import Format
 
 _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -17,9 +18,6 @@ _HOST = rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _PORT = r"(?::[1-9][0-9]{0,4})?"
-
-#: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
-DENIED_NAME = "asf-denied.invalid"
 
 #: Less than this runs no program; more is a slip of the keyboard. Bytes, and seconds.
 SMALLEST_SIZE, LARGEST_SIZE = 16 << 20, 1024 << 40

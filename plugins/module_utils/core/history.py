@@ -20,7 +20,7 @@ def seconds(stamp: Any) -> float | None:
     if isinstance(stamp, (int, float)) and not isinstance(stamp, bool):
         return float(stamp)
     try:
-        found = datetime.datetime.strptime(str(stamp)[:19], "%Y-%m-%dT%H:%M:%S")
+        found = datetime.datetime.fromisoformat(str(stamp)[:19])
     except ValueError:
         return None
     return found.replace(tzinfo=datetime.timezone.utc).timestamp()

@@ -20,7 +20,7 @@ from typing import Any, Iterator, Mapping, Optional
 from ..core import escape, lifecycle
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
-from . import dirs, locks, plandoc, procs
+from . import dirs, locks, procs
 from .dirs import Env
 from .evidencefs import Evidence, atomic, new_folder, sweep
 from .inventory import Inventory
@@ -163,6 +163,8 @@ def join(session: str, env: Env = None) -> Record:
 
 def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Evidence:
     """The evidence folder that a record names; what its plan holds that looks like a secret is taken out."""
+    from . import plandoc  # with the whole manifest behind it, which a list of sessions should not wait for
+
     return Evidence.of(record["session"], record.get("evidence"), redactor or plandoc.redactor(record.get("plan")), env)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import calendar
+import datetime
 import json
 import os
 import time
@@ -11,7 +11,6 @@ from typing import Any, Mapping, Optional
 
 from ..core import decisions
 from ..core.errors import EngineError
-from ..core.formats import DENIED_NAME
 from ..core.lifecycle import Container
 from . import evidencefs, inventory, logs, state
 from .podman import Podman
@@ -55,7 +54,7 @@ def _numbers(containers: list[Container]) -> dict[str, tuple[int, int]]:
         if one.role == "caddy" and one.alive and one.owner == owner and (path := logs.path_of(one.pid, one.id))
     }
     try:
-        found = logs.summed(paths, lambda content: decisions.tally(content, DENIED_NAME))
+        found = logs.summed(paths, lambda content: decisions.tally(content, decisions.DENIED_NAME))
     except EngineError:
         return {}  # the list says "unknown"; what a session is does not hang on it
     return {session: (asked, denied) for session, (asked, denied) in found.items()}
@@ -64,9 +63,10 @@ def _numbers(containers: list[Container]) -> dict[str, tuple[int, int]]:
 def _since(stamp: Any) -> Optional[int]:
     """Seconds since a time as records have it (``2026-01-31T12:00:00Z``)."""
     try:
-        return max(0, int(time.time() - calendar.timegm(time.strptime(str(stamp), "%Y-%m-%dT%H:%M:%SZ"))))
-    except (ValueError, OverflowError):
+        then = datetime.datetime.fromisoformat(str(stamp)[:19]).replace(tzinfo=datetime.timezone.utc)
+    except ValueError:
         return None
+    return max(0, int(time.time() - then.timestamp()))
 
 
 def _plan(record: Record, env: Env) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ def _logs(podman: Podman, containers: list[Container], known: Mapping[str, inven
         if one.role in ("caddy", "broker")
     ]
     made = [record for one in parsed for record in one.decisions]
-    asked = [record for record in made if record.get("host") != DENIED_NAME]
+    asked = [record for record in made if record.get("host") != decisions.DENIED_NAME]
     return {
         "requests": sum(map(decisions.weight, asked)),
         "denied": sum(decisions.weight(record) for record in asked if record.get("decision") == "deny"),

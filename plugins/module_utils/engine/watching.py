@@ -14,8 +14,8 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..core import decisions, history, lifecycle, probes
+from ..core.decisions import DENIED_NAME
 from ..core.errors import AsfError, EngineError
-from ..core.formats import DENIED_NAME
 from ..core.policy import CONTROL_PATH
 from . import evidencefs, inventory, plandoc, procs, sessionlogs, state, verification
 from .logfollow import Follower
