@@ -22,6 +22,8 @@ _PROGRAMS = {
     "git": "git",
     "useradd": "passwd",
     "tmux": "tmux",  # the tests' terminal
+    "zsh": "zsh",  # the tests of completion, as is fish
+    "fish": "fish",
 }
 _FILES = {
     "/usr/lib/podman/netavark": "netavark",  # Podman looks for its network program even where no network is made
