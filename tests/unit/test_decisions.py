@@ -121,6 +121,28 @@ def test_usage_of_the_broker_by_model_and_in_total() -> None:
     assert found["front"]["routes"] == []
 
 
+def test_usage_that_a_full_log_lost_is_in_the_total() -> None:
+    """Each line has the sums of its process; here the first one's first lines are lost, and it was started again."""
+    rows = [
+        {
+            "asf": "usage",
+            "model": "a",
+            "input_tokens": 2,
+            "so_far": {"requests": n, "input_tokens": 2 * n, "cost_usd": n / 4},
+        }
+        for n in (9, 10, 1, 2, 3)
+    ]
+    total = decisions.usage([], decisions.parse(_lines(*rows)).usage)["total"]
+    assert (total["requests"], total["input_tokens"], total["output_tokens"], total["cost_usd"]) == (13, 26, None, 3.25)
+
+
+def test_models_that_a_workload_invents_are_bounded() -> None:
+    records = [{"model": f"m{n}", "status": 400} for n in range(5000)] + [{"model": "real", "status": 200}] * 3
+    found = decisions.usage([], records)
+    assert len(found["models"]) == 101 and found["models"]["real"]["requests"] == 3
+    assert found["models"]["(others)"]["requests"] == 5003 - 3 - 99 and found["total"]["requests"] == 5003
+
+
 def test_usage_of_caddy_by_listener_and_route() -> None:
     passed = {"listener": "L2", "method": "POST", "target": "/v1/messages", "status": 200, "decision": "allow"}
     passed |= {"up": 5, "down": 7, "ms": 1500}

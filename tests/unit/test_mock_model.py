@@ -180,6 +180,15 @@ def test_logs_hold_no_key_in_any_usual_form():
     assert "odd" not in out.getvalue() and out.getvalue().count("[redacted]") == 3
 
 
+def test_a_usage_line_has_the_sums_so_far():
+    sums = {}
+    first = launch.summed(sums, {"input_tokens": 2, "output_tokens": 3})
+    second = launch.summed(sums, {"input_tokens": 5, "output_tokens": 7, "cost_usd": 0.5})
+    assert first["so_far"] == {"requests": 1, "input_tokens": 2, "output_tokens": 3}
+    assert second["so_far"] == {"requests": 2, "input_tokens": 7, "output_tokens": 10, "cost_usd": 0.5}
+    assert second["input_tokens"] == 5
+
+
 def test_a_usage_line_holds_numbers_and_names_only():
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     end = start + datetime.timedelta(seconds=1.5)

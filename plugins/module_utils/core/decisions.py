@@ -52,13 +52,20 @@ _USAGE: tuple[tuple[str, type, int], ...] = (
     ("cost_usd", float, 0),
     ("ms", int, 0),
 )
+_SO_FAR: tuple[tuple[str, type, int], ...] = (
+    ("requests", int, 0),
+    ("input_tokens", int, 0),
+    ("output_tokens", int, 0),
+    ("cost_usd", float, 0),
+)
 _LONGEST_LINE = 16_384
 #: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
 DENIED_NAME = "asf-denied.invalid"
 #: A line that stands for several decisions; the fields come in this order.
 _SEVERAL = re.compile(rb'"decision":"(allow|deny)"[^\n]*?,"count":(\d{1,12})')
-#: Routes of the front that are told apart in the usage, and statuses of one.
-_MOST_ROUTES = 100
+#: Routes of the front, and models, that are told apart in the usage; a workload names models as it likes.
+_MOST_ROUTES, _MOST_MODELS = 100, 100
+_OTHERS = "(others)"
 _TOKENS = ("input_tokens", "output_tokens", "cost_usd")
 
 
@@ -94,6 +101,12 @@ def _record(raw: Mapping[str, Any], fields: Sequence[tuple[str, type, int]]) -> 
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _used(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the broker, with the sums of its process so far."""
+    record, sums = _record(raw, _USAGE), raw.get("so_far")
+    return {**record, "so_far": _record(sums, _SO_FAR)} if isinstance(sums, Mapping) else record
+
+
 def _time(raw: Any) -> Any:
     """Seconds since the epoch (zap) or an RFC 3339 text (supervisor), as it was."""
     return raw[:40] if isinstance(raw, str) else _value(raw, float, 0)
@@ -111,7 +124,7 @@ def parse(lines: Iterable[str], limit: int = 200_000) -> Parsed:
         elif raw.get("asf") == "supervisor":
             found.supervisor.append(_record(raw, _EVENT))
         elif raw.get("asf") == "usage":
-            found.usage.append(_record(raw, _USAGE))
+            found.usage.append(_used(raw))
         elif raw.get("msg") == "decision":
             found.decisions.append(_record(raw, _DECISION))
         else:
@@ -244,7 +257,22 @@ def _models(records: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     if records is None:
         return {"total": None, "models": None}
     groups = _grouped(records, lambda record: str(record.get("model", "?")))
-    return {"total": _sums(records), "models": {name: _sums(group) for name, group in groups.items()}}
+    told = set(sorted(groups, key=lambda name: -len(groups[name]))[:_MOST_MODELS])
+    groups = _grouped(records, lambda record: name if (name := str(record.get("model", "?"))) in told else _OTHERS)
+    return {"total": _total(records), "models": {name: _sums(group) for name, group in groups.items()}}
+
+
+def _total(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of all records. Where every line has its process's sums, those count: a full log has lost lines."""
+    found, sums = _sums(records), [record["so_far"] for record in records if "so_far" in record]
+    if not sums or len(sums) < len(records):
+        return found
+    following = [one.get("requests", 0) for one in sums[1:]] + [0]
+    last = [one for one, after in zip(sums, following) if after <= one.get("requests", 0)]  # of each process
+    for name in ("requests", *_TOKENS):
+        told = [one[name] for one in last if name in one]
+        found[name] = round(sum(told), 6) if told else found[name]
+    return found
 
 
 def _sums(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

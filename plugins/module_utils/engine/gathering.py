@@ -141,7 +141,7 @@ def lines_lost(found: decisions.Parsed) -> bool:
 
 _LOST = {
     "caddy": "decisions are not complete: Caddy's log met its bound and its beginning is lost",
-    "broker": "usage is not complete: the broker's log met its bound and its beginning is lost",
+    "broker": "usage by model is not complete: the broker's log met its bound and its beginning is lost",
 }
 
 

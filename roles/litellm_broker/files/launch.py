@@ -310,8 +310,19 @@ def usage_line(kwargs, response, start, end, status):
     return found
 
 
+def summed(sums, line):
+    """The line with the sums of this process so far: the last line tells them when a full log lost the first."""
+    sums["requests"] = sums.get("requests", 0) + 1
+    for name in ("input_tokens", "output_tokens", "cost_usd"):
+        if name in line:
+            sums[name] = sums.get(name, 0) + line[name]
+    return {**line, "so_far": dict(sums)}
+
+
 def _usage_log():
     from litellm.integrations.custom_logger import CustomLogger
+
+    sums = {}
 
     class UsageLog(CustomLogger):
         """Prints ``usage_line`` for every request that reached a provider; the warm-up's are left out."""
@@ -326,7 +337,7 @@ def _usage_log():
         @staticmethod
         def _print(kwargs, response, start, end, status):
             if kwargs.get("custom_llm_provider") != "asfwarm":
-                line(usage_line(kwargs, response, start, end, status))
+                line(summed(sums, usage_line(kwargs, response, start, end, status)))
 
     return UsageLog()
 
