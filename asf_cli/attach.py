@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import bridge
+from . import bridge, strainer
 from .errors import CliError
 
 #: Podman dies with ``asf-play``, however that ends (setpriv(1), prctl(2) PR_SET_PDEATHSIG). With a terminal the kernel
@@ -63,7 +63,7 @@ class Target:
 @dataclass
 class Streams:
     """``stdin`` passes the caller's standard input; ``quiet_stdout`` sends all output to standard error; ``filtered``
-    is about terminals."""
+    is about what of it reaches a terminal."""
 
     stdin: bool
     quiet_stdout: bool = False
@@ -126,20 +126,22 @@ def _on_terminal(podman: Any, to: Target, streams: Streams, go: Callable[[], obj
 def _on_streams(podman: Any, to: Target, streams: Streams, go: Callable[[], object] | None, gate: int) -> str:
     """As ``_on_terminal``, without one."""
     before = connections(to.conmon)
-    child, output = _spawn(podman, to, streams)
-    with _Signals(child, gate, to.tty) as signals:
-        try:
-            if go is not None:
-                _refuse(_connected(child, to, before), child, to)
-                go()
-            _copy(output, sys.stderr.fileno() if streams.quiet_stdout else sys.stdout.fileno(), gate)
-            child.wait()
-        finally:
-            _end(child, output)
+    sink = sys.stderr.fileno() if streams.quiet_stdout else sys.stdout.fileno()
+    with strainer.streams(streams.filtered, (sink, sys.stderr.fileno())) as (out, err):
+        child, output = _spawn(podman, to, streams, err)
+        with _Signals(child, gate, to.tty) as signals:
+            try:
+                if go is not None:
+                    _refuse(_connected(child, to, before), child, to)
+                    go()
+                _copy(output, out, gate)
+                child.wait()
+            finally:
+                _end(child, output)
     return signals.left
 
 
-def _spawn(podman: Any, to: Target, streams: Streams) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(podman: Any, to: Target, streams: Streams, stderr: int) -> tuple[subprocess.Popen[bytes], int]:
     """Podman's process, and where to read its standard output."""
     words = [*DIES_WITH_US, "podman", "attach", "--sig-proxy=false", "--detach-keys="]
     words += [] if streams.stdin else ["--no-stdin"]
@@ -151,7 +153,7 @@ def _spawn(podman: Any, to: Target, streams: Streams) -> tuple[subprocess.Popen[
             env=podman.env,
             stdin=None if streams.stdin else subprocess.DEVNULL,
             stdout=inlet,
-            stderr=subprocess.PIPE if to.tty else None,
+            stderr=subprocess.PIPE if to.tty else stderr,
             # Ctrl-C is a signal here, and the workload's to get: Podman must not die of it.
             start_new_session=True,
         )

@@ -100,6 +100,11 @@ def speaks_utf8(env: Mapping[str, str]) -> bool | None:
     return re.search(r"\butf-?8\b", name, re.IGNORECASE) is not None
 
 
+def kept_back(times: int) -> str:
+    """What the user is told of attempts on the clipboard."""
+    return f"clipboard requests of the sandbox kept back: {times} (--raw-terminal lets them pass)"
+
+
 class Bridge:
     """Context manager: on entry the user's terminal is put into raw mode, at the end everything is put back.
 
@@ -172,10 +177,8 @@ class Bridge:
 
     def tell(self) -> None:
         """Say afterwards what the user may have missed. Titles and the like are not worth a word."""
-        times = self.filter.clipboard
-        if times and self.filtered and self.how != HANGUP:
-            text = f"clipboard requests of the sandbox kept back: {times} (--raw-terminal lets them pass)"
-            print(text, file=sys.stderr)
+        if self.filter.clipboard and self.filtered and self.how != HANGUP:
+            print(kept_back(self.filter.clipboard), file=sys.stderr)
 
     def leave(self, how: str) -> None:
         """From a signal's handler: end ``pump``, or let it not begin."""

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import bridge, errors
+from . import bridge, errors, strainer
 from .attach import DIES_WITH_US
 from .errors import CliError
 
@@ -61,19 +61,25 @@ def container(session: str) -> str:
     return f"asf-{session}-agent"
 
 
-def run(name: str, command: Sequence[str]) -> int:
-    """Run a command with the caller's streams in the container; returns its exit code."""
+def run(name: str, command: Sequence[str], filtered: bool = True) -> int:
+    """Run a command with the caller's streams in the container; returns its exit code.
+
+    ``filtered`` is about those of them that are terminals.
+    """
     from asf_lib.engine.podman import Podman
 
     mark = secrets.token_hex(8)
-    child = subprocess.Popen(
-        [*DIES_WITH_US, "podman", "exec", "--interactive", name, "/asf/gate", "exec", "--", *command],
-        env={**Podman().env, _MARK: mark},
-        # Ctrl-C is the command's to get: Podman would die of it and leave the command.
-        start_new_session=True,
-    )
-    with _Forward(child, mark):
-        code = child.wait()
+    with strainer.streams(filtered, (1, 2)) as (out, err):
+        child = subprocess.Popen(
+            [*DIES_WITH_US, "podman", "exec", "--interactive", name, "/asf/gate", "exec", "--", *command],
+            env={**Podman().env, _MARK: mark},
+            stdout=out,
+            stderr=err,
+            # Ctrl-C is the command's to get: Podman would die of it and leave the command.
+            start_new_session=True,
+        )
+        with _Forward(child, mark):
+            code = child.wait()
     return code if code >= 0 else 128 - code
 
 

@@ -41,4 +41,4 @@ def run(request: argparse.Namespace) -> int:
     container = entering.container(target.session(request))
     if request.tty:
         return entering.run_on_terminal(container, request.command, not request.raw_terminal)
-    return entering.run(container, request.command)
+    return entering.run(container, request.command, not request.raw_terminal)
