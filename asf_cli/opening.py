@@ -20,8 +20,9 @@ from .events import Outcome
 from .interrupts import Interrupted, Interrupts, raised
 from .progress import Progress
 
-#: How the user left -> exit code; any other way is well.
-LEFT = {"hangup": errors.HANGUP, "terminated": errors.TERMINATED}
+#: How the user left -> exit code; any other way is well. Of a session that another command closed nobody knows how the
+#: workload ended, which is no success.
+LEFT = {"hangup": errors.HANGUP, "terminated": errors.TERMINATED, "gone": errors.ENGINE}
 _NO_TERMINAL = "no terminal: the session was left running, as with --detach"
 
 
@@ -134,8 +135,13 @@ def _shown(asf: Mapping[str, Any]) -> dict[str, Any]:
 
 def _left(request: argparse.Namespace, reporter: play.Reporter, session: str, ending: attach.Ending) -> int:
     """After the attachment: a workload that ended takes its session with it, any other stays."""
-    if ending.how != "exit":
+    if ending.how == "gone":
+        reporter.outcome.error = CliError(
+            attach.describe(ending, session), key="session", remedy="its evidence says what happened", code="engine"
+        ).fields
+    elif ending.how != "exit":
         reporter.progress.line(attach.describe(ending, session))
+    if ending.how != "exit":
         return _finish(request, reporter, LEFT.get(ending.how, errors.OK), None)
     assert ending.code is not None
     closing = close(request, reporter.progress)

@@ -187,13 +187,22 @@ def test_a_live_session_is_attached_without_go(world):
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("detached", 0), ("hangup", errors.HANGUP), ("terminated", errors.TERMINATED), ("gone", 0)]
+    ("how", "code"),
+    [("detached", 0), ("hangup", errors.HANGUP), ("terminated", errors.TERMINATED), ("gone", errors.ENGINE)],
 )
 def test_left_running(world, capsys, how, code):
     world.ending = attach.Ending(how)
     assert call() == code
     assert world.log == ["open.yml", "attach", "go"]
     assert "claude.main" in capsys.readouterr().err
+
+
+def test_a_session_that_another_command_closed_is_no_success(world, capsys):
+    world.interactive = world.tty = False
+    world.ending = attach.Ending("gone")
+    assert call("--json", "--", "make") == errors.ENGINE
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"] and "closed by another command" in found["error"]["message"] and "close" not in found
 
 
 def test_refused(world, capsys):
