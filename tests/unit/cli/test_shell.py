@@ -97,7 +97,7 @@ def test_back_to_a_workload_that_nobody_is_attached_to(world, capsys):
     assert "(left with Ctrl-] at" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("how", "code"), [("hangup", 129), ("terminated", 143), ("gone", 0)])
+@pytest.mark.parametrize(("how", "code"), [("hangup", 129), ("terminated", 143), ("gone", errors.ENGINE)])
 def test_lost_again(world, capsys, how, code):
     world.ending = attach.Ending(how)
     assert call() == code
