@@ -213,8 +213,8 @@ class Bridge:
         """Wait for whatever can go on; true once the program has ended."""
         poll = select.poll()
         poll.register(handle, select.POLLIN)
-        if self._open:
-            wanted = (0 if self._to_show else select.POLLIN) | (select.POLLOUT if self._to_type else 0)
+        wanted = (0 if self._to_show else select.POLLIN) | (select.POLLOUT if self._to_type else 0)
+        if self._open and wanted:
             poll.register(self.master, wanted)
         poll.register(self._in, select.POLLIN if len(self._to_type) < _MAX_KEYS else 0)
         if self._to_show:

@@ -97,12 +97,13 @@ def run_on_terminal(name: str, command: Sequence[str], filtered: bool = True) ->
     forwarded = {number: _sender(mark, number) for number in _FORWARDED if number not in leaving}
     with bridge.Bridge(filtered, signals=forwarded) as screen:
         child = screen.start([*argv, "env", *words, *command], {**Podman().env, _MARK: mark})
+        how = ""
         try:
             how = screen.pump(child)
+        finally:
             if how != bridge.ENDED:
                 _send(mark, signal.SIGHUP)
                 child.kill()
-        finally:
             code = child.wait()
     screen.tell()
     if how != bridge.ENDED:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from support.product import Home, Session, SessionFactory, asf_play
 from support.terminal import Pane, pane
 from support.waiting import wait_for
 
+from asf_lib.core import workload
 from asf_lib.engine import procs
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
@@ -135,6 +137,11 @@ def test_letters(inside: Pane) -> None:
 def test_terminal_type(inside: Pane) -> None:
     """The user's own, as tmux sets it; colours too."""
     run(inside, "echo $TERM; tput colors 2>/dev/null || infocmp -1 | grep colors", r"^(tmux|xterm)-256color$")
+
+
+def test_every_type_that_passes_is_known_in_the_image(live: Session) -> None:
+    done = live.exec("find", "/lib/terminfo", "/usr/share/terminfo", "-type", "f,l", "-printf", "%f\n")
+    assert done.rc in (0, 1) and workload._TERMS <= set(done.out.split()), done
 
 
 def test_a_paste_is_not_held_up_by_its_size(inside: Pane, tmp_path: Path) -> None:
@@ -363,14 +370,16 @@ def test_claude_code(module_home: Home, module_session: SessionFactory, user: Pa
     """A program of today, with keyboard protocol, questions and links: all of it works through the filter."""
     module_home.agent("term-claude", {"adapter": "claude", "llm": {"mock": "the embedded model speaks"}})
     session = module_session.open("term-claude")
-    known = '{"hasCompletedOnboarding": true, "theme": "dark"}'
+    known = json.dumps(
+        {
+            "hasCompletedOnboarding": True,
+            "theme": "dark",
+            "projects": {"/workspace/repos": {"hasTrustDialogAccepted": True}},
+        }
+    )
     assert session.exec("tee", "/home/node/.claude.json", stdin=known).rc == 0
     user.type(f"asf-play exec {session.id} -t -- claude\n")
-    user.expect("Yes, I trust this folder", 90)
-    user.keys("Down")
-    user.expect("❯ Yes, I trust this folder")
-    user.keys("Enter")
-    user.expect(r"^❯", 60)
+    user.expect(r"^❯", 90)
     user.type("say somé 漢字")
     user.expect("somé 漢字")
     user.keys("Enter")
