@@ -141,7 +141,7 @@ def test_terminal_type(inside: Pane) -> None:
 
 def test_every_type_that_passes_is_known_in_the_image(live: Session) -> None:
     done = live.exec("find", "/lib/terminfo", "/usr/share/terminfo", "-type", "f,l", "-printf", "%f\n")
-    assert done.rc in (0, 1) and workload._TERMS <= set(done.out.split()), done
+    assert done.rc in (0, 1) and set(done.out.split()) >= workload._TERMS, done
 
 
 def test_a_paste_is_not_held_up_by_its_size(inside: Pane, tmp_path: Path) -> None:
