@@ -186,13 +186,17 @@ def test_a_title_cannot_be_read_back(inside: Pane) -> None:
     run(inside, r"python3 /tmp/ask.py '\033[3;7H\033[6n'", r"answer b'\\x1b\[3;7R'$")
 
 
-def test_the_user_is_told_of_the_clipboard_and_may_allow_it(user: Pane, live: Session) -> None:
-    """`--raw-terminal` is the positive control of the tests above: this terminal has a clipboard and a title."""
+@pytest.mark.parametrize("own", ["-t", ""])
+def test_the_user_is_told_of_the_clipboard_and_may_allow_it(user: Pane, live: Session, own: str) -> None:
+    """`--raw-terminal` is the positive control of the tests above: this terminal has a clipboard and a title.
+
+    Without `-t` the command has no terminal, but what it writes ends on the user's.
+    """
     line = rf"{CLIPBOARD}; printf '\033]2;my title\007'"
-    user.type(f'asf-play exec {live.id} -t -- bash -c "{line}"\n')
+    user.type(f'asf-play exec {live.id} {own} -- bash -c "{line}"\n')
     user.expect(f"clipboard requests of the sandbox kept back: 1(?s:.*){HOST}")
     assert user.clipboard() == "" and user.ask("pane_title") != "my title"
-    user.type(f"asf-play exec {live.id} -t --raw-terminal -- bash -c \"{line}; echo do''ne\"\n")
+    user.type(f"asf-play exec {live.id} {own} --raw-terminal -- bash -c \"{line}; echo do''ne\"\n")
     user.expect("^done$")
     wait_for(lambda: user.clipboard() == "hello" and user.ask("pane_title") == "my title", 10)
 

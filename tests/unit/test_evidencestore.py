@@ -339,6 +339,11 @@ def test_began_is_what_the_name_says() -> None:
     assert Kept("a.b", "20260102T030405Z-abcd", 0).began == calendar.timegm((2026, 1, 2, 3, 4, 5))
 
 
+def test_a_name_that_is_no_time_breaks_no_close() -> None:
+    odd = Kept("a.b", "20269999T999999Z-abcd", 1)
+    assert retention.surplus([odd, _kept(1)], Retention(days=1), 100 * DAY) == [(_kept(1), "age")]
+
+
 def _config(tmp_path: Path, text: str) -> None:
     (tmp_path / "asf" / "config.yml").write_text(text)
 

@@ -12,7 +12,7 @@ import pytest
 
 from asf_lib.core import probes
 from asf_lib.core.errors import EngineError
-from asf_lib.engine import evidencefs, watching
+from asf_lib.engine import evidencefs, state, watching
 from asf_lib.engine.evidencefs import Evidence
 from asf_lib.engine.logs import Line
 from asf_lib.engine.podman import Podman
@@ -156,3 +156,20 @@ def test_watching_makes_no_evidence(watch: Watch, env: dict[str, str], monkeypat
         watch._record = {"evidence": folder}
         assert watch._ending() == {"how": "closed", "exit_code": None}
     assert evidencefs.runs(ID, env) == []
+
+
+def test_a_session_of_the_same_name_that_came_after_is_not_the_watched_one(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed and opened again between two looks: the end of the first one is told, and it was not lost."""
+    record = state.begin(ID, mode="proxy", isolation="container", plan_digest="d", env=env)
+    watch = Watch(Podman(), ID, 30, env=env)
+    evidencefs.Evidence.of(ID, record["evidence"], env=env).write(
+        "cleanup.json", {"containers": {"a": {"role": "agent", "exit_code": 3}}}
+    )
+    state.forget(ID, env)
+    state.begin(ID, mode="proxy", isolation="container", plan_digest="d", env=env)
+    monkeypatch.setattr(watching.state, "sessions", lambda *_: [{"session": ID, "state": "live", "reasons": []}])
+    monkeypatch.setattr(watching.inventory, "Inventory", lambda _: None)
+    assert [one["state"] for one in watch._changes()] == ["closed"]
+    assert watch._ending() == {"how": "exit", "exit_code": 3}

@@ -30,8 +30,11 @@ class Kept:
 
     @property
     def began(self) -> int:
-        """Seconds since the epoch, as the run's name tells."""
-        began = datetime.strptime(self.run.partition("-")[0], "%Y%m%dT%H%M%SZ")
+        """Seconds since the epoch, as the run's name tells; a name that is no time is never too old."""
+        try:
+            began = datetime.strptime(self.run.partition("-")[0], "%Y%m%dT%H%M%SZ")
+        except ValueError:
+            return 1 << 62
         return int(began.replace(tzinfo=timezone.utc).timestamp())
 
 

@@ -43,6 +43,7 @@ class Watch:
         self.podman, self.session, self.interval, self.env = podman, session, interval, env
         self._redact = redact
         self._record = state.read(session, env) or {}
+        self._run = self._record.get("evidence")
         self._began = time.time()
         self._drifted: Dict[str, Json] = {}
         self._told: Tuple[str, List[str]] = ("", [])
@@ -149,9 +150,11 @@ class Watch:
 
     def _changes(self) -> Iterator[Json]:
         """The session's state, when it or its reasons are others than those told last."""
-        self._record = state.read(self.session, self.env) or self._record
+        record = state.read(self.session, self.env)
+        if record is not None and not self._succeeded(record):
+            self._record = record
         alive = tuple(procs.start_time(int(one["pid"])) for one in self._containers().values())
-        seen = (state.read(self.session, self.env), alive)
+        seen = (record, alive)
         if seen == self._seen:
             return
         row = self._row()
@@ -161,7 +164,13 @@ class Watch:
             yield self._event("state", state=now[0], reasons=now[1])
         self._seen = seen
 
+    def _succeeded(self, record: Optional[Mapping[str, Any]]) -> bool:
+        """Whether another session has the name by now: the one that is watched was closed."""
+        return record is not None and record.get("evidence") != self._run
+
     def _row(self) -> Json:
+        if self._succeeded(state.read(self.session, self.env)):
+            return {}
         rows = state.sessions(self.podman, self.env, inventory.Inventory(self.podman))
         return next((one for one in rows if one["session"] == self.session), {})
 
