@@ -65,6 +65,20 @@ def test_first_and_last_records_are_kept(number: int, before: int, monkeypatch: 
         assert kept == [0, 1, 2, 3, 4, *range(number - 5, number)] and "dropped" in records[5]
 
 
+@pytest.mark.parametrize("busy", ["deny", "allow"])
+def test_a_flood_does_not_hide_where_something_went(busy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One allowed decision between many refused ones, or between many that were allowed to another host."""
+    monkeypatch.setattr(evidence, "MAX_RECORDS", 16)
+    flood = [{"decision": busy, "host": "busy.example", "port": 443, "ts": n} for n in range(100)]
+    records = [*flood[:50], {"decision": "allow", "host": "other.example", "port": 443, "ts": 49.5}, *flood[50:]]
+    kept = [json.loads(row) for row in evidence.bounded_lines(records, 7).splitlines()]
+    assert "other.example" in [one.get("host") for one in kept]
+    (dropped,) = [one["dropped"] for one in kept if "dropped" in one]
+    assert len(kept) - 1 + dropped == 101 + 7 and len(kept) <= 17
+    times = [one["ts"] for one in kept if "ts" in one]
+    assert times == sorted(times) and times[0] == 0 and times[-1] == 99
+
+
 def test_records_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "MAX_BYTES", 200)
     content = evidence.bounded_lines([{"n": "x" * 30} for _ in range(50)])

@@ -93,24 +93,52 @@ def bounded_document(obj: Any, max_text: int = MAX_TEXT) -> bytes:
 def bounded_lines(records: Sequence[Any], dropped: int = 0) -> bytes:
     """Records as lines within ``MAX_RECORDS`` and ``MAX_BYTES``: first and last ones, ``{"dropped": n}`` between.
 
-    ``dropped`` counts what the caller has left out already. A record with a ``count`` stands for that many.
+    Allowed decisions are kept before all others, and the first of each destination before these: no flood hides where
+    something went. ``dropped`` counts what the caller has left out already. A record with a ``count`` stands for many.
     """
     lines = [line(bounded(record)[0]) for record in records]
-    half_count, half_bytes = MAX_RECORDS // 2, MAX_BYTES // 2
-    head = _within(lines, half_count, half_bytes)
-    tail = _within(lines[len(head) :][::-1], half_count, half_bytes)
-    dropped += sum(weight(record) for record in records[len(head) : len(records) - len(tail)])
+    kept = _kept(records, lines)
+    lost = [place for place in range(len(lines)) if place not in kept]
+    dropped += sum(weight(records[place]) for place in lost)
+    gap = lost[0] if lost else min(len(lines), MAX_RECORDS // 2)
     middle = [line({"dropped": dropped})] if dropped else []
-    return b"".join(head + middle + tail[::-1])
+    head, tail = ([lines[place] for place in sorted(kept) if (place < gap) is before] for before in (True, False))
+    return b"".join(head + middle + tail)
 
 
-def _within(lines: Sequence[bytes], count: int, size: int) -> list[bytes]:
-    kept: list[bytes] = []
-    for one in lines[:count]:
-        size -= len(one)
+def _kept(records: Sequence[Any], lines: Sequence[bytes]) -> set[int]:
+    """Places of the records that are kept."""
+    allowed = [place for place, record in enumerate(records) if _field(record, "decision") == "allow"]
+    first: dict[tuple[Any, ...], int] = {}
+    for place in allowed:
+        first.setdefault(tuple(_field(records[place], name) for name in ("host", "port", "target")), place)
+    kept: set[int] = set()
+    count, size = MAX_RECORDS, MAX_BYTES
+    for group, share in ((list(first.values()), 4), (allowed, 2), (range(len(lines)), 1)):
+        more = _ends([place for place in group if place not in kept], lines, count // share, size // share)
+        kept |= more
+        count, size = count - len(more), size - sum(len(lines[place]) for place in more)
+    return kept
+
+
+def _field(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, Mapping) else None
+
+
+def _ends(places: Sequence[int], lines: Sequence[bytes], count: int, size: int) -> set[int]:
+    """Those at the beginning and at the end, as many as have room in a number of lines and of bytes."""
+    head = _within(places, lines, count // 2, size // 2)
+    rest = size - sum(len(lines[place]) for place in head)
+    return {*head, *_within(places[len(head) :][::-1], lines, count - len(head), rest)}
+
+
+def _within(places: Sequence[int], lines: Sequence[bytes], count: int, size: int) -> list[int]:
+    kept: list[int] = []
+    for place in places[: max(0, count)]:
+        size -= len(lines[place])
         if size < 0:
             break
-        kept.append(one)
+        kept.append(place)
     return kept
 
 
