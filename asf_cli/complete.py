@@ -100,7 +100,7 @@ def _playbooks(_current: str = "") -> list[str]:
 def _agents(_current: str = "") -> list[str]:
     from asf_lib.engine import home
 
-    return home.agents(home.resolve())
+    return list(home.agents(home.resolve()))
 
 
 def _sessions(_current: str = "") -> list[str]:
@@ -129,8 +129,14 @@ def _variables(current: str) -> list[str]:
     return ["agent=", "session="]
 
 
-#: Arguments of every playbook's command line.
-_BY_NAME = {"extra": ("variable",), "playbook": ("playbook", "file"), "inventory": ("file",)}
+#: What arguments of these names take wherever they stand.
+_BY_NAME = {
+    "extra": ("variable",),
+    "playbook": ("playbook", "file"),
+    "inventory": ("file",),
+    "target": ("session",),
+    "folder": ("file",),
+}
 _KINDS: dict[str, Callable[[str], list[str]]] = {
     "session": _sessions,
     "agent": _agents,

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("repository", metavar="PATH|NAME").complete = ("file",)  # type: ignore[attr-defined]
     show = verbs.add_parser("list", help="show grants", allow_abbrev=False)
     agents.append(show.add_argument("agent", nargs="?"))
-    for one in agents:
-        one.complete = ("agent",)  # type: ignore[attr-defined]
+    for word in agents:
+        word.complete = ("agent",)  # type: ignore[attr-defined]
     for one in (add, remove, show):
         one.add_argument("--json", action="store_true", help="standard output is one JSON document")
 

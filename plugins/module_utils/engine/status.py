@@ -92,13 +92,22 @@ def _container(one: Container) -> dict[str, Any]:
     }
 
 
-def _logs(podman: Podman, containers: list[Container], known: Mapping[str, inventory.Detail]) -> dict[str, Any]:
+def _paths(podman: Podman, containers: list[Container]) -> dict[str, str]:
+    """Where the containers' logs lie, by ID. Podman is asked only for those whose conmon does not tell."""
+    found = {one.id: logs.path_of(one.pid, one.id) for one in containers if one.alive}
+    silent = [one.id for one in containers if not found.get(one.id)]
+    if silent:
+        args = ["container", "inspect", "--format", inventory.DETAILS_FORMAT, *silent]
+        told = inventory.details(podman.run(args, check=False).stdout)
+        found.update({name: one.log for name, one in told.items()})
+    return found
+
+
+def _logs(podman: Podman, containers: list[Container]) -> dict[str, Any]:
     """Decisions by reason and by host, and restarts of the supervised programs (case B8), out of the live logs."""
-    parsed = [
-        decisions.parse(logs.lines(podman, one.id, known[one.id].log if one.id in known else ""))
-        for one in containers
-        if one.role in ("caddy", "broker")
-    ]
+    services = [one for one in containers if one.role in ("caddy", "broker")]
+    paths = _paths(podman, services)
+    parsed = [decisions.parse(logs.lines(podman, one.id, paths.get(one.id, ""))) for one in services]
     made = [record for one in parsed for record in one.decisions]
     asked = [record for record in made if record.get("host") != decisions.DENIED_NAME]
     return {
@@ -141,7 +150,7 @@ def _granted(plan: Mapping[str, Any], record: Record) -> dict[str, Any]:
 
 def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, Any]]:
     """One session in full; None when nothing of it exists. Raises EngineError when Podman cannot be asked."""
-    listed = inventory.Inventory(podman, name)
+    listed = inventory.Inventory(podman)
     known = {row["session"]: row for row in state.sessions(podman, env, listed)}
     if name not in known:
         return None
@@ -163,5 +172,5 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "plan_digest": record.get("plan_digest") or labels.get("asf.plan"),
         "warnings": plan.get("warnings", []),
         **_granted(plan, record),
-        **_logs(podman, containers, listed.details),
+        **_logs(podman, containers),
     }

@@ -62,6 +62,7 @@ def test_what_exists(world):
     assert words("asf-play -e agent=exa") == ["agent=example"]
     assert words("asf-play close.yml -e agent=claude -e session=s") == ["session=second"]
     assert words("asf-play cp claude.s") == [complete.FILES, "claude.second:"]
+    assert words("asf-play evidence show claude.s") == ["claude.second"]
     assert words("asf-play logs -n 5 --since 1h claude.s") == ["claude.second"]
     assert words("asf-play exec claude -- gi") == words("asf-play exec claude -- ") == [complete.FILES]
 
