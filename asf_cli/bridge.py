@@ -245,18 +245,22 @@ class Bridge:
             call()
 
     def _take(self) -> bool:
-        """Read of the program's output what is there; false at its end."""
-        try:
-            data = os.read(self.master, _BLOCK)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno == errno.EIO:  # nobody holds the other end any more
-                return False
-            raise
+        """Read of the program's output what is there (a terminal gives 4 KiB at a time); false at its end."""
+        data, more = b"", True
+        while more and len(data) < _BLOCK:
+            try:
+                block = os.read(self.master, _BLOCK)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                block = b""  # nobody holds the other end any more
+            data += block
+            more = bool(block)
         shown = self.filter.feed(data)
         self._to_show += shown if self.filtered else data
-        return bool(data)
+        return more
 
     def _show(self) -> None:
         try:
@@ -296,7 +300,7 @@ class Bridge:
             while self._to_show:
                 _ready(self._out, select.POLLOUT, None)
                 self._show()
-            more = _ready(self.master, select.POLLIN, _DRAIN) and self._take()
+            more = _ready(self.master, select.POLLIN, _DRAIN) and (self._take() or bool(self._to_show))
 
     def _put_back(self) -> None:
         """Screen, keys and modes as they were; answers to the workload's questions do not become the shell's input."""
