@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from .. import document, errors, render, target
 from ..errors import CliError
+from ..nearmiss import near
 
 EXAMPLES = """\
   asf-play evidence list
@@ -78,13 +78,11 @@ def _rows(word: str | None) -> list[dict[str, Any]]:
     found = [row for row in every if word in (row["session"], row["session"].partition(".")[0])]
     if not found:
         names = sorted({name for row in every for name in (row["session"], row["session"].partition(".")[0])})
-        near = difflib.get_close_matches(word, names, n=1)
-        remedy = "asf-play evidence list shows what there is"
         raise CliError(
             f"there is no evidence of {word}",
             key="session",
             found=word,
-            remedy=f"did you mean {near[0]}? {remedy}" if near else remedy,
+            remedy=f"{near(word, names)}asf-play evidence list shows what there is",
             code="no-evidence",
         )
     return found
