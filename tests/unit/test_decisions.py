@@ -181,3 +181,12 @@ def test_a_log_that_lost_its_beginning_is_noticed() -> None:
     usage = '{"asf":"usage","model":"m","status":200}'
     assert gathering.lines_lost(decisions.parse([usage]))
     assert not gathering.lines_lost(decisions.parse([first, usage]))
+
+
+@pytest.mark.parametrize(("status", "said"), [("code 0", False), ("signal 9", True), ("code 2", True)])
+def test_a_killed_caddy_takes_what_it_had_counted_along(status: str, said: bool) -> None:
+    exited = json.dumps({"asf": "supervisor", "name": "caddy", "event": "exit", "status": status})
+    denial = '{"msg":"decision","decision":"deny","reason":"denied-name","host":"a.example.com"}'
+    notes = gathering._uncounted({"caddy": decisions.parse([denial, exited])})
+    assert (len(notes) == 1 and status in notes[0]) if said else not notes
+    assert gathering._uncounted({"caddy": decisions.parse([exited])}) == gathering._uncounted({}) == []

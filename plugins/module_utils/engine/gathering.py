@@ -145,11 +145,24 @@ _LOST = {
 }
 
 
+def _uncounted(parsed: Mapping[str, decisions.Parsed]) -> list[str]:
+    """Caddy counts what repeats, and tells the numbers at the end of an interval or its own; one that was killed, or
+    crashed, takes them along.
+    """
+    caddy = parsed.get("caddy")
+    if caddy is None or not caddy.decisions:
+        return []
+    bad = [event for event in caddy.supervisor if event.get("event") == "exit" and event.get("status") != "code 0"]
+    what = "decisions may not be complete: what Caddy had only counted went with it"
+    return [f"{what} ({', '.join(str(event.get('status')) for event in bad[:5])})"] if bad else []
+
+
 def _bounded(
     parsed: Mapping[str, decisions.Parsed], removal: lifecycle.Removal, known: Details, record: Mapping[str, Any]
 ) -> list[str]:
     """What was lost because a log met its bound, one sentence each."""
     notes = [_LOST[role] for role, one in parsed.items() if lines_lost(one)]
+    notes += _uncounted(parsed)
     agents = [one for one in removal.containers if one.role not in SERVICES]
     return notes + [
         f"output of container {name} met the bound of its log: what it said first is no longer there"
