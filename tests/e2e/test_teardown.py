@@ -242,7 +242,7 @@ def test_L5_conmons_are_dead_that_is_told_and_the_session_closes(tiny: Tiny) -> 
 
 
 def test_status_does_not_trust_podman_when_all_is_dead(tiny: Tiny) -> None:
-    """session.md F: with conmon dead, ``podman ps`` goes on saying Up, and the first ``rm -f`` fails."""
+    """With conmon dead, ``podman ps`` goes on saying Up, and the first ``rm -f`` fails."""
     tiny.open()
     before = tiny.found()
     for pid in _conmons(before):

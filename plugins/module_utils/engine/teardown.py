@@ -34,7 +34,7 @@ AGENT_GRACE = 1.0
 SERVICE_GRACE = 2.0
 #: An interactive shell ignores TERM; HUP is what it gets when its terminal goes (as systemd's SendSIGHUP does).
 _AGENT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-#: "rm -f" of a container whose conmon is dead fails once and works the second time (session.md F).
+#: "rm -f" of a container whose conmon is dead fails once and works the second time.
 _TRIES = 4
 
 
