@@ -142,6 +142,12 @@ def end_pause(account):
     Path(run_dir(account.pw_uid), "libpod/tmp/pause.pid").unlink(missing_ok=True)
 
 
+def idle(account):
+    """True when nothing of the account lives but Podman's pause process."""
+    own, orphans = _alive(account)
+    return not orphans and set(own) <= {pause(account.pw_uid, run_dir(account.pw_uid))}
+
+
 def _alive(account):
     """Live processes: pids of the account itself, and pids of containers that run under its subordinate ids."""
     start, count = subordinate("uid") or (0, 0)

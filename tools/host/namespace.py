@@ -66,10 +66,12 @@ def ensure(account):
     if kernel.is_namespace(handle()):
         if _root_of_kept() == root:
             return
-        raise SetupError(
-            f"the kept namespace of {account.pw_name} has another root than {root}: end the account's processes, then "
-            f"`umount {handle()}`"
-        )
+        if not accounts.idle(account):
+            raise SetupError(
+                f"the kept namespace of {account.pw_name} has another root than {root}, and processes of the account "
+                "live in it: close its sessions, end its processes, and run this again"
+            )
+        kernel.detach(handle())
     say(f"preparing the mount namespace of {account.pw_name}")
     prepare_base()
     accounts.end_pause(account)  # it would hold the old mount namespace
