@@ -32,6 +32,7 @@ exit codes: 0 done; N the workload's own; 64 wrong use; 220 refused (manifest, g
 
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (-\S+)")
+_SURPLUS = re.compile(r"unrecognized arguments: ([^-\s]\S*)")
 _CHOICE = re.compile(r".*invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
@@ -51,12 +52,18 @@ exit codes: 0 done; 64 wrong use, or no such session; 220 refused; 222 the engin
 class _Parser(argparse.ArgumentParser):
     """Errors are raised instead of printed, so that ``--json`` can report them too."""
 
+    #: What to do about a word too many.
+    surplus = ""
+
     def error(self, message: str) -> NoReturn:
         raise CliError(message, remedy=f"{self._meant(message)}{self.prog} --help shows how")
 
     def _meant(self, message: str) -> str:
         """``did you mean …? `` for an option or a choice that is close to what was typed."""
         unknown, choice = _UNKNOWN.match(message), _CHOICE.match(message)
+        surplus = _SURPLUS.match(message)
+        if surplus and self.surplus:
+            return f"{self.surplus}; "
         if unknown:
             known = [name for one in [self, *_verbs(self).values()] for name in one._option_string_actions]
             return near(unknown.group(1).partition("=")[0], known)
@@ -78,6 +85,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     Raises CliError for wrong use; SystemExit after ``--help`` and ``--version``.
     """
     first = argv[0] if argv else ""
+    if not argv:
+        raise CliError(
+            "no command and no playbook is named",
+            remedy=f"a playbook, as in asf-play open.yml -e agent=NAME, or one of {', '.join(COMMANDS)}; "
+            "asf-play --help shows all",
+        )
     if first in COMMANDS and not COMMANDS[first].takes_command:
         found = command(first).parse_args(argv[1:])  # here ``--`` only ends the options, as everywhere
         found.verb = first
@@ -116,6 +129,8 @@ def command(name: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
+    if COMMANDS[name].takes_command:
+        parser.surplus = f"the command stands after --: asf-play {name} AGENT -- CMD…"
     return parser
 
 
@@ -130,7 +145,12 @@ def playbook() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("playbook", metavar="PLAYBOOK.yml", help="a shipped playbook by name, or a path with a slash")
+    parser.surplus = "an agent is named by -e agent=NAME, a command stands after --"
+    parser.add_argument(
+        "playbook",
+        metavar="PLAYBOOK.yml",
+        help="open.yml, verify.yml, status.yml, close.yml, reset.yml, build.yml, setup.yml, or a path with a slash",
+    )
     parser.add_argument(
         "-e",
         "--extra-vars",
@@ -138,7 +158,7 @@ def playbook() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE|@FILE|JSON",
-        help="a variable",
+        help="a variable: agent, session, llm_mock=true, …",
     )
     parser.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
     parser.add_argument("-D", "--diff", action="store_true", help="show changes of policy as text")

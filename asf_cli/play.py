@@ -15,10 +15,13 @@ from . import choosing, document, errors, paths, render, runner, variables
 from .errors import CliError
 from .events import Outcome
 from .interrupts import Interrupts
+from .nearmiss import near
 from .progress import Progress
 
 #: Shipped playbooks that are about one agent.
 _NEED_AGENT = ("open.yml", "build.yml", "reset.yml")
+#: What the shipped playbooks take by `-e`, but for names that begin with `asf_`.
+_VARIABLES = ("agent", "session", "isolation", "llm_mock")
 
 
 class Reporter:
@@ -134,6 +137,10 @@ def to_run(request: argparse.Namespace, book: Path, **more: Any) -> runner.Run:
 
 
 def _check(request: argparse.Namespace, shipped: str) -> None:
+    for name in request.variables if shipped else ():
+        meant = "" if name in _VARIABLES or name.startswith(("asf_", "ansible_")) else near(name, _VARIABLES)
+        if meant:
+            raise CliError(f"{shipped} knows no variable of this name", key="-e", found=name, remedy=meant.strip())
     if shipped in _NEED_AGENT and "agent" not in request.variables:
         raise CliError(
             f"{shipped} needs an agent", key="agent", remedy=f"asf-play {shipped} -e agent=NAME; {_agents(request)}"

@@ -118,8 +118,10 @@ def run(request: argparse.Namespace) -> int:
         print(render.warning(f"left out {name}", style), file=sys.stderr)
     if copied.left_out_count > len(copied.left_out):
         print(render.warning(f"left out {copied.left_out_count} entries in all", style), file=sys.stderr)
-    made = [f"{copied.files} files", f"{copied.folders} folders", f"{copied.links} links", f"{copied.bytes} bytes"]
-    print(f"copied {', '.join(made)} to {render.safe(place, 300)}")
+    counts = (("file", copied.files), ("folder", copied.folders), ("link", copied.links), ("byte", copied.bytes))
+    made = [f"{number} {word}{'' if number == 1 else 's'}" for word, number in counts]
+    where = f"{session}:" if source is None else ""
+    print(f"copied {', '.join(made)} to {where}{render.safe(place, 300)}")
     return errors.OK
 
 

@@ -76,6 +76,8 @@ def text(event: Mapping[str, Any], style: render.Style) -> str:
         words = [asked, str(more.pop("reason", "")), str(more.pop("key", ""))]
         words += [f"x{count}" + (f" until {logtext.stamp(last)}" if last else "")] if count > 1 else []
     else:
+        if more.get("ok") is True:
+            del more["ok"]
         words = [f"{key} {_plain(value)}" for key, value in more.items()]
     said = render.safe("  ".join(one for one in words if one), 600)
     line = f"{logtext.stamp(event.get('at')) or '-':<24} {word:<9} {said}".rstrip()

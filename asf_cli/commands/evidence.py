@@ -142,7 +142,8 @@ def _show(request: argparse.Namespace) -> int:
 def _summary(told: Mapping[str, Any]) -> list[str]:
     """A run for people."""
     style = _style()
-    lines = [f"{word}: {render.safe(told[word], 300)}" for word in ("session", "run", "opened", "closed", "folder")]
+    words = [word for word in ("session", "run", "opened", "closed", "folder") if told[word]]
+    lines = [f"{word}: {render.safe(told[word], 300)}" for word in words]
     verification = told["verification"]
     if verification is None:
         lines.append(style.paint("not verified", "red"))
@@ -168,7 +169,7 @@ def _summary(told: Mapping[str, Any]) -> list[str]:
 
 def _decisions(decided: Mapping[str, Any] | None, style: render.Style) -> list[str]:
     if decided is None:
-        return ["decisions: none recorded"]
+        return ["decisions: none yet, they are recorded at close; those of a live session: asf-play logs … decisions"]
     columns = ("decision", "listener", "destination", "port", "reason", "times")
     rows = [[row["count"] if name == "times" else row[name] for name in columns] for row in decided["destinations"]]
     more = decided["more_destinations"]

@@ -148,7 +148,7 @@ class _Lines(_View):
                 "an interactive workload's terminal is not logged",
                 key="log",
                 found=role,
-                remedy=f"go to it: asf-play open.yml -e agent={session.replace('.', ' -e session=')}",
+                remedy=f"go to it: asf-play shell {session}",
                 code="no-log",
             )
 

@@ -23,14 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="add|remove|list", parser_class=type(parser))
     add = verbs.add_parser("add", help="grant a repository", allow_abbrev=False)
-    agents = [add.add_argument("agent")]
-    add.add_argument("path").complete = ("file",)  # type: ignore[attr-defined]
-    add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help="default: rw")
+    agents = [add.add_argument("agent", metavar="AGENT", help="the agent that gets it")]
+    add.add_argument("path", metavar="PATH", help="a folder of yours").complete = ("file",)  # type: ignore[attr-defined]
+    modes = "rw (default), ro, or clone (not enforced by this version: open refuses it)"
+    add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help=modes)
     remove = verbs.add_parser("remove", help="take a grant back", allow_abbrev=False)
-    agents.append(remove.add_argument("agent"))
-    remove.add_argument("repository", metavar="PATH|NAME").complete = ("file",)  # type: ignore[attr-defined]
+    agents.append(remove.add_argument("agent", metavar="AGENT", help="the agent that loses it"))
+    remove.add_argument("repository", metavar="PATH|NAME", help="as repo list shows it").complete = ("file",)  # type: ignore[attr-defined]
     show = verbs.add_parser("list", help="show grants", allow_abbrev=False)
-    agents.append(show.add_argument("agent", nargs="?"))
+    agents.append(show.add_argument("agent", metavar="AGENT", nargs="?", help="only this agent's"))
     for word in agents:
         word.complete = ("agent",)  # type: ignore[attr-defined]
     for one in (add, remove, show):

@@ -49,6 +49,20 @@ def test_repo():
     assert parser.parse(["repo", "list", "claude", "--json"]).json
 
 
+@pytest.mark.parametrize(
+    "words, remedy",
+    [
+        ([], "asf-play open.yml -e agent=NAME"),
+        (["exec", "claude", "ls"], "the command stands after --: asf-play exec AGENT -- CMD…"),
+        (["open.yml", "claude"], "an agent is named by -e agent=NAME"),
+    ],
+)
+def test_a_word_too_many_or_none_at_all_is_answered_with_what_to_do(words, remedy):
+    with pytest.raises(CliError) as caught:
+        parser.parse(words)
+    assert remedy in caught.value.fields["remedy"]
+
+
 @pytest.mark.parametrize("verb", ["ls", "doctor"])
 def test_plain(verb):
     assert parser.parse([verb, "--json"]).json
