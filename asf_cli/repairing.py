@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Seconds that one repair may take; apt-get on a slow mirror is the longest.
 _DEADLINE = 900
+#: Seconds that the account's own look at the host may take: it must not hold root up.
+_LOOK_DEADLINE = 120
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -60,30 +62,23 @@ def look(whose: pwd.struct_passwd, resolver: str | None) -> Facts:
 
     prepared = operator()
     argv = [sys.executable, "-P", "-m", "asf_cli.repairing", resolver or ""]
+    how: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "timeout": _LOOK_DEADLINE}
     if prepared:
-        env = {**os.environ, "ASF_ACCOUNT": whose.pw_name}
-        done = subprocess.run(
-            [str(prepared), "python3", *argv[1:]], env=env, capture_output=True, text=True, check=False
-        )
+        argv, how["env"] = [str(prepared), "python3", *argv[1:]], {**os.environ, "ASF_ACCOUNT": whose.pw_name}
     else:
         home = {"HOME": whose.pw_dir, "USER": whose.pw_name, "XDG_RUNTIME_DIR": f"/run/user/{whose.pw_uid}"}
-        done = subprocess.run(
-            argv,
-            env={**_ENVIRONMENT, **home},
-            cwd="/",
-            user=whose.pw_uid,
-            group=whose.pw_gid,
-            extra_groups=os.getgrouplist(whose.pw_name, whose.pw_gid),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        groups = os.getgrouplist(whose.pw_name, whose.pw_gid)
+        how |= {"user": whose.pw_uid, "group": whose.pw_gid, "extra_groups": groups, "cwd": "/"}
+        how["env"] = {**_ENVIRONMENT, **home}
+    said = f"no answer within {_LOOK_DEADLINE} s"
     try:
+        done = subprocess.run(argv, **how)
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
         facts = doctor_facts.of(json.loads(done.stdout))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, subprocess.TimeoutExpired):
         raise CliError(
             f"{whose.pw_name} cannot look at this host",
-            found=(done.stderr.strip().splitlines() or ["no message"])[-1],
+            found=said,
             remedy="install asf-play where the account can read it",
             code="host",
         ) from None

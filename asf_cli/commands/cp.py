@@ -161,11 +161,12 @@ def split(path: str) -> tuple[str, str]:
 
 def _out(request: argparse.Namespace, container: str, path: str, limits: Any) -> tuple[str, Any]:
     from asf_lib.engine import hostpath, unpack
+    from asf_lib.engine.podman import Podman
 
     folder, name = split(path)
     if not name and (os.path.isdir(request.target) or request.target.endswith("/")):
         raise CliError("the copy needs a name", found=request.target[:80], remedy="name the new folder itself")
-    spot = hostpath.target(request.target, name, hostpath.writable())
+    spot = hostpath.target(request.target, name, hostpath.writable(Podman()))
     try:
         with _Exec(container, _PACK, [folder, f"./{name}"], out=True) as other:
             try:
@@ -185,8 +186,9 @@ def _out(request: argparse.Namespace, container: str, path: str, limits: Any) ->
 
 def _into(request: argparse.Namespace, container: str, path: str, limits: Any) -> tuple[str, Any]:
     from asf_lib.engine import hostpath, pack
+    from asf_lib.engine.podman import Podman
 
-    spot = hostpath.source(request.source, hostpath.writable())
+    spot = hostpath.source(request.source, hostpath.writable(Podman()))
     try:
         folder, name = split(path)
         whole = path if path.startswith("/") else f"./{path}"

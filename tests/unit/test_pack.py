@@ -124,3 +124,12 @@ def test_links_in_a_circle(tmp_path: Path, trees):
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(GrantError, match="too many links"):
         hostpath.source(str(tmp_path / "a" / "x"), trees)
+
+
+def test_a_tree_that_only_a_living_containers_labels_tell_is_writable_too(monkeypatch: pytest.MonkeyPatch):
+    """L2: the record is gone and the grant was taken back, but the container still holds the tree."""
+    monkeypatch.setattr(grantfs, "list_grants", lambda: [])
+    monkeypatch.setattr(hostpath.planning, "live_trees", lambda but: [])
+    monkeypatch.setattr(hostpath.planning, "unrecorded_trees", lambda podman, found, but: [("lost.main", "/srv/tree")])
+    monkeypatch.setattr(hostpath.inventory, "Inventory", lambda podman: None)
+    assert [(whose, place.path) for whose, place in hostpath.writable(None)] == [("session lost.main", "/srv/tree")]

@@ -14,7 +14,8 @@ from typing import NamedTuple, Sequence
 from ..core.errors import GrantError, Problem
 from ..core.escape import terminal
 from ..core.grants import Place
-from . import grantfs, planning
+from . import grantfs, inventory, planning
+from .podman import Podman
 
 #: Without a wish to list: a folder on the way may be one that can only be passed.
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,13 +33,15 @@ class Spot(NamedTuple):
     path: str
 
 
-def writable() -> list[tuple[str, Place]]:
-    """Every tree that some agent may write: granted, or held by a session that still runs.
+def writable(podman: Podman) -> list[tuple[str, Place]]:
+    """Every tree that some agent may write: granted, or held by a session that still runs, with a record or without.
 
     Raises GrantError, EngineError when that is not known.
     """
     granted = [(f"agent {one['agent']}", str(one["path"])) for one in grantfs.list_grants() if one["mode"] != "ro"]
     held = [(f"session {session}", path) for session, path in planning.live_trees("")]
+    lost = planning.unrecorded_trees(podman, inventory.Inventory(podman), "")  # case L2: labels alone tell
+    held += [(f"session {session}", path) for session, path in lost]
     return [(whose, grantfs.place(path)) for whose, path in [*granted, *held]]
 
 

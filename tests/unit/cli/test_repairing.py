@@ -94,3 +94,14 @@ def test_an_account_that_lies_gets_no_ids_of_others(monkeypatch):
     commands = [repair.command for repair in doctor_repair.repairs(facts, doctor.verdicts(facts))]
     given = next(command[2] for command in commands if command[:2] == ("usermod", "--add-subuids"))
     assert given.partition("-")[0] == str(hostfacts.free_ids()) and hostfacts.free_ids() >= 100000
+
+
+def test_an_account_that_gives_no_answer_holds_root_up_for_a_while_only(monkeypatch, tmp_path):
+    silent = tmp_path / "operator"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(repairing, "operator", lambda: silent)
+    monkeypatch.setattr(repairing, "_LOOK_DEADLINE", 0.2)
+    with pytest.raises(CliError) as caught:
+        repairing.look(pwd.getpwuid(os.getuid()), None)
+    assert caught.value.fields["found"] == "no answer within 0.2 s"
