@@ -206,6 +206,11 @@ def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     for row in rows:
         for reason in row.get("reasons") or []:
             lines += wrapped(f"{safe(row.get('session'), 130)}: {safe(reason, 300)}", style)
+    broken = [safe(row.get("session"), 130) for row in rows if row.get("state") == "broken"]
+    if broken:
+        agent, _dot, name = broken[0].partition(".")
+        remedy = f"asf-play close.yml -e agent={agent} -e session={name}"
+        lines += wrapped(f"to remove what is left of {broken[0]}: {remedy}", style)
     return lines
 
 
@@ -279,5 +284,5 @@ def checks(found: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
         painted = style.paint(f"{state:<7}", _STATES.get(state, "yellow"))
         lines.append(f"{painted}  {safe(check.get('id'), 40):<{width}}  {safe(check.get('found'), 300)}")
         if state != "ok":
-            lines += [f"         {word}: {safe(check[word], 500)}" for word in ("why", "remedy") if check.get(word)]
+            lines += [f"         {word}: {safe(check[word], 1000)}" for word in ("why", "remedy") if check.get(word)]
     return lines

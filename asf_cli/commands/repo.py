@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = verbs.add_parser("add", help="grant a repository", allow_abbrev=False)
     agents = [add.add_argument("agent", metavar="AGENT", help="the agent that gets it")]
     add.add_argument("path", metavar="PATH", help="a folder of yours").complete = ("file",)  # type: ignore[attr-defined]
-    modes = "rw (default), ro, or clone (not enforced by this version: open refuses it)"
+    modes = "rw (default), ro, or clone (refused by this version)"
     add.add_argument("--mode", choices=("rw", "ro", "clone"), default="rw", help=modes)
     remove = verbs.add_parser("remove", help="take a grant back", allow_abbrev=False)
     agents.append(remove.add_argument("agent", metavar="AGENT", help="the agent that loses it"))
