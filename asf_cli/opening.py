@@ -123,6 +123,9 @@ def _attached(request: argparse.Namespace, reporter: play.Reporter, held: Held) 
     if not terminal:
         return attach.attach(held.podman, target, streams, go)
     with seat.take(held.session) as place:
+        if not place.free:
+            reporter.progress.line(f"another terminal is attached, too{place.by()}: both see and type the same")
+            reporter.progress.flush()
         place.note("attached")
         ending = attach.attach(held.podman, target, streams, go)
         place.note(ending.how)

@@ -34,6 +34,10 @@ class Seat:
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, json.dumps(row).encode("ascii"), 0)
 
+    def by(self) -> str:
+        """Who has it, for people, when it is not free."""
+        return f" (asf-play, pid {self.before['pid']})" if isinstance(self.before.get("pid"), int) else ""
+
     def told(self) -> str:
         """What is known of the last one, for people; empty when there was none."""
         how, when = self.before.get("how"), self.before.get("time")

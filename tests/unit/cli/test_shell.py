@@ -23,7 +23,7 @@ def test_who_sits_there(account):
         assert place.free and place.told() == ""
         place.note("attached")
         with seat.take(SESSION) as other:
-            assert not other.free
+            assert not other.free and other.by() == f" (asf-play, pid {os.getpid()})"
             other.note("detached")  # has no effect: it is not theirs
     with seat.take(SESSION) as place:
         assert place.free and "its terminal was lost: asf-play (pid" in place.told()
