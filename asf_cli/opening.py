@@ -108,7 +108,8 @@ def _attaches(request: argparse.Namespace, held: Held) -> bool:
 def _attached(request: argparse.Namespace, reporter: play.Reporter, held: Held) -> attach.Ending:
     """Attach; the progress thread is done by then, because the terminal is the workload's now."""
     if not request.json:
-        for line in render.result(_shown(reporter.outcome.asf), reporter.progress.style, request.verbosity > 0):
+        verbose = request.verbosity > 0
+        for line in render.result(_shown(reporter.outcome.asf), reporter.progress.style, verbose, brief=not verbose):
             reporter.progress.line(line)
     target = held.target()
     terminal = target.tty and attach.have_terminal()

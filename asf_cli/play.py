@@ -221,10 +221,12 @@ def show_document(content: Mapping[str, Any]) -> None:
 
 
 def show_result(reporter: Reporter, request: argparse.Namespace, stream: Any) -> None:
-    """Probe table, status, evidence on ``stream``; the error on standard error."""
+    """Probes (each one where they were asked for), status, evidence on ``stream``; the error on standard error."""
     outcome = reporter.outcome
     reporter.progress.close()
-    for line in render.result(outcome.asf, render.style(stream, os.environ), request.verbosity > 0):
+    verbose = request.verbosity > 0
+    brief = request.playbook == "open.yml" and not verbose
+    for line in render.result(outcome.asf, render.style(stream, os.environ), verbose, brief):
         print(line, file=stream)
     error = outcome.final_error()
     if error is not None:

@@ -110,6 +110,13 @@ def probe_table(probes: Sequence[Mapping[str, Any]], style: Style, evidence: boo
     return [*lines, probe_summary(probes, style)]
 
 
+def probes_in_brief(probes: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
+    """The probes that did not pass, with their evidence, and how many gave which verdict."""
+    told = [probe for probe in probes if probe.get("verdict") != "pass"]
+    lines = probe_table(told, style)[:-1] if told else []
+    return [*lines, f"{probe_summary(probes, style)} (-v shows each)"]
+
+
 def probe_summary(probes: Sequence[Mapping[str, Any]], style: Style) -> str:
     """How many probes gave which verdict."""
     counts: dict[str, int] = {}
@@ -173,11 +180,11 @@ def note(text: object, style: Style) -> str:
     return f"{style.paint('note:', 'bold')} {safe(text, 800)}"
 
 
-def result(asf: Mapping[str, Any], style: Style, evidence: bool) -> list[str]:
-    """What a run of a playbook found: probes, sessions, the cleanup, where the evidence lies."""
+def result(asf: Mapping[str, Any], style: Style, evidence: bool, brief: bool = False) -> list[str]:
+    """What a run of a playbook found: probes (``brief``: those that did not pass), sessions, cleanup, evidence folder."""
     lines: list[str] = []
     if asf.get("probes"):
-        lines += probe_table(asf["probes"], style, evidence)
+        lines += probes_in_brief(asf["probes"], style) if brief else probe_table(asf["probes"], style, evidence)
     if isinstance(asf.get("status"), Mapping):
         from .sessionview import session
 

@@ -125,6 +125,13 @@ def test_probe_table():
     assert "got: y" in "".join(render.probe_table(PROBES, PLAIN, evidence=True))
 
 
+def test_probes_in_brief():
+    lines = render.probes_in_brief(PROBES, PLAIN)
+    assert lines[1].split() == ["fail", "b", "outside", "2", "x"]
+    assert lines[-1] == "2 probes: 1 fail, 1 pass (-v shows each)" and len(lines) == 4
+    assert render.probes_in_brief(PROBES[1:], PLAIN) == ["1 probes: 1 pass (-v shows each)"]
+
+
 def test_errors_show_every_problem():
     problem = {"file": "/r.yml", "line": 3, "column": 5, "key": "a.b", "message": EVIL, "found": "x", "allowed": "y"}
     lines = render.error({"message": "first", "problems": [problem, {**problem, "line": 4}]}, PLAIN)
