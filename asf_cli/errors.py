@@ -27,6 +27,7 @@ _BY_CODE = {
     "usage": USAGE,
     "no-session": USAGE,
     "no-log": USAGE,
+    "no-evidence": USAGE,
     "exists": REFUSED,
     "archive": REFUSED,
     "manifest": REFUSED,

@@ -232,4 +232,6 @@ def show_result(reporter: Reporter, request: argparse.Namespace, stream: Any) ->
     if error is not None:
         for line in render.error(error, reporter.progress.style):
             print(line, file=sys.stderr)
+    elif request.playbook == "open.yml" and not request.check and outcome.asf.get("session"):
+        print(f"next: asf-play shell {render.safe(outcome.asf['session'])}", file=sys.stderr)
     stream.flush()

@@ -181,7 +181,7 @@ def note(text: object, style: Style) -> str:
 
 
 def result(asf: Mapping[str, Any], style: Style, evidence: bool, brief: bool = False) -> list[str]:
-    """What a run of a playbook found: probes (``brief``: those that did not pass), sessions, cleanup, evidence folder."""
+    """What a run of a playbook found: probes (``brief``: those that did not pass), sessions, cleanup, evidence."""
     lines: list[str] = []
     if asf.get("probes"):
         lines += probes_in_brief(asf["probes"], style) if brief else probe_table(asf["probes"], style, evidence)

@@ -193,7 +193,8 @@ def test_a_tree_that_a_live_session_writes_is_not_granted_twice(
     """Two sessions of one agent would write the same trees; so would another agent that is granted the folder above."""
     done, other = module_session.attempt("files")
     assert done.rc == 220 and f"session {files.id} already has" in done.json["error"]["message"], done
-    assert done.json["error"]["remedy"] == f"close session {files.id} first"
+    remedy = f"close session {files.id} first; two sessions share a tree only with mode ro"
+    assert done.json["error"]["remedy"] == remedy
     module_session.home.agent("above", PLAIN)
     module_session.home.grant("above", {"path": str(odd), "mode": "ro"})
     done, _ = module_session.attempt("above")

@@ -265,7 +265,9 @@ def _held(grant: Grant, place: Place, live: Sequence[tuple[str, Place]]) -> list
     for session, other in live:
         if place.overlaps(other):
             message = f"session {session} already has {terminal(other.path, 200)} rw"
-            out.append(_problem(grant, message, f"close session {session} first"))
+            out.append(
+                _problem(grant, message, f"close session {session} first; two sessions share a tree only with mode ro")
+            )
     return out
 
 
