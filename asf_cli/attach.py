@@ -102,7 +102,7 @@ def attach(podman: Any, to: Target, streams: Streams, go: Callable[[], object] |
 def _on_terminal(podman: Any, to: Target, streams: Streams, go: Callable[[], object] | None) -> str:
     """How the user left, or "" when Podman ended."""
     before = connections(to.conmon)
-    ignored = dict.fromkeys(_IGNORED, lambda: None)
+    ignored = dict.fromkeys(map(int, _IGNORED), lambda: None)
     with bridge.Bridge(streams.filtered, signals=ignored) as screen:
         # Standard error has Podman's own messages only, among them noise about a quick workload.
         words = ["podman", "attach", "--sig-proxy=false", "--detach-keys=", to.name]

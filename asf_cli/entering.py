@@ -94,7 +94,7 @@ def run_on_terminal(name: str, command: Sequence[str], filtered: bool = True) ->
     words = [f"{key}={value}" for key, value in workload.terminal(os.environ).items()]
     argv = ["podman", "exec", "--interactive", "--tty", "--detach-keys=", name, "/asf/gate", "exec", "--"]
     leaving = (signal.SIGHUP, signal.SIGTERM)
-    forwarded = {number: _sender(mark, number) for number in _FORWARDED if number not in leaving}
+    forwarded = {int(number): _sender(mark, number) for number in _FORWARDED if number not in leaving}
     with bridge.Bridge(filtered, signals=forwarded) as screen:
         child = screen.start([*argv, "env", *words, *command], {**Podman().env, _MARK: mark})
         how = ""
@@ -153,7 +153,10 @@ class _Forward:
 
 
 def _sender(mark: str, number: int) -> Callable[[], None]:
-    return lambda: _send(mark, number) and None
+    def send() -> None:
+        _send(mark, number)
+
+    return send
 
 
 def _send(mark: str, number: int) -> bool:

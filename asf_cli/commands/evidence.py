@@ -183,10 +183,10 @@ def _verify(request: argparse.Namespace) -> int:
     if request.head is not None and (request.target is None or not _HEAD.match(request.head)):
         raise CliError("--head wants 64 hexadecimal digits, and one run", key="--head", found=request.head)
     index = evidenceindex.read()
-    places = evidencestore.places()
+    places, found_index = evidencestore.places(), None
     if request.target is None:
         runs = [evidencestore.verify(place, index) for place in places]
-        found = {"runs": runs, "index": {"entries": len(index.entries), "problems": evidencestore.verify_index(index)}}
+        found_index = {"entries": len(index.entries), "problems": evidencestore.verify_index(index)}
     else:
         folder = _folder(request.target)
         place = next((place for place in places if str(place.folder) == folder), None)
@@ -194,10 +194,10 @@ def _verify(request: argparse.Namespace) -> int:
             runs = [evidencestore.verify_copy(folder, index, request.head)]
         else:
             runs = [evidencestore.verify(place, index)]
-        found = {"runs": runs, "index": None}
-    found = {"ok": all(run["ok"] for run in runs) and not (found["index"] or {}).get("problems"), **found}
+    ok = all(run["ok"] for run in runs) and not (found_index or {}).get("problems")
+    found = {"ok": ok, "runs": runs, "index": found_index}
     _say(request, found, _verdicts(found))
-    return errors.OK if found["ok"] else errors.VERIFY
+    return errors.OK if ok else errors.VERIFY
 
 
 _NOTES = {

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import errors, logtext, render, target
@@ -158,7 +158,7 @@ def _pairs(event: Mapping[str, Any]) -> str:
     return "  ".join(f"{key} {'; '.join(value) if isinstance(value, list) else value}" for key, value in rest.items())
 
 
-_WORDS = {
+_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "decision": _decision,
     "more": lambda event: f"{event['allow']} allowed and {event['deny']} denied that are not told one by one",
     "state": lambda event: " ".join([event["state"], "; ".join(event["reasons"])]).strip(),

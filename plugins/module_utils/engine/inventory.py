@@ -61,7 +61,8 @@ def container(row: Mapping[str, Any]) -> Container:
     """One row of ``podman ps --format json``, with life measured."""
     labels = _labels(row)
     names = row.get("Names") or [""]
-    pid = row.get("Pid") if isinstance(row.get("Pid"), int) else 0
+    known = row.get("Pid")
+    pid: int = known if isinstance(known, int) else 0
     start = procs.start_time(pid) if pid else None
     status = str(row.get("State", "")).lower()
     code = row.get("ExitCode")
@@ -72,7 +73,7 @@ def container(row: Mapping[str, Any]) -> Container:
         session=labels.get(LABEL_SESSION, ""),
         owner=labels.get(LABEL_OWNER, ""),
         status=status,
-        pid=pid or 0,
+        pid=pid,
         alive=start is not None,
         start=start,
         links=procs.links(pid) if start is not None else None,
@@ -134,8 +135,9 @@ class Inventory:
         """IDs of all of the caller's sessions that own something."""
         owner = str(os.getuid())
         named = {parts[0] for parts in map(secret_session, self.secrets) if parts is not None}
-        owned = [*self.containers, *(volume for volume in self.volumes if volume.kind != "state")]
-        return named | {one.session for one in owned if one.session and one.owner == owner}
+        owned = [(one.session, one.owner) for one in self.containers]
+        owned += [(one.session, one.owner) for one in self.volumes if one.kind != "state"]
+        return named | {session for session, who in owned if session and who == owner}
 
     def of(self, session: str, run_folder: bool = False, record: bool = False) -> Survey:
         """What may belong to one session: its labels, and containers that only carry its names."""

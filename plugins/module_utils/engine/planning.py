@@ -60,7 +60,7 @@ class Result:
     changed: bool
     images: List[str]
     volumes_missing: List[Json]
-    warnings: List[str]
+    warnings: List[Any]  # texts, or {message, key}
     actions: List[str]
     evidence: Optional[str]
     notes: List[str] = field(default_factory=list)
@@ -361,7 +361,7 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
             return _recorded(plan, named, missing, warnings, notes)
 
 
-def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[str], notes: List[str]) -> Result:
+def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[Any], notes: List[str]) -> Result:
     session, found = plan["session"], plans.digest(plan)
     warnings = [*warnings, *statevolumes.widened(plan)]
     record = state.begin(session["id"], mode=session["mode"], isolation=session["isolation"], plan_digest=found)

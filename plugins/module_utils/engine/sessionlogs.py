@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Optional
 from ..core import lifecycle
 from ..core.redact import Redactor
 from . import inventory, lastwords, logs, procs, state
+from .dirs import Env
 from .podman import Podman
-from .state import Env
 
 ROLES = ("agent", "caddy", "broker")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import AsfError, PlanError
 from ..core.statevolumes import StateVolume, owned, reach, size, wider
-from . import dirs, state
+from . import dirs, evidencefs, state
 from .podman import Podman
 
 #: Seconds for measuring one; a workload decides how many files lie in it.
@@ -71,8 +71,8 @@ def clear(podman: Podman, agent: str, session: str = "", *, confirmed: bool, che
     Raises PlanError when one is in use, or when it is not confirmed; both name all of them with their sizes.
     """
     with contextlib.ExitStack() as held:
-        for one in sorted({volume.session for volume in owned(podman.json(_LIST), os.getuid(), agent, session)}):
-            held.enter_context(state.lock(f"{agent}.{one}"))
+        for name in sorted({volume.session for volume in owned(podman.json(_LIST), os.getuid(), agent, session)}):
+            held.enter_context(state.lock(f"{agent}.{name}"))
         found = find(podman, agent, session)
         if not found:
             return Outcome(False, [], [], [f"{agent} has no state volume"])
@@ -143,7 +143,7 @@ def remember(plan: Mapping[str, Any]) -> None:
     for volume in plan["volumes"]:
         path = _record(str(volume["name"]))
         dirs.private(path.parent)
-        state.atomic(path, (json.dumps({"reach": reach(plan)}) + "\n").encode("ascii"))
+        evidencefs.atomic(path, (json.dumps({"reach": reach(plan)}) + "\n").encode("ascii"))
 
 
 __all__ = ["Outcome", "StateVolume", "clear", "find", "remember", "size", "widened"]

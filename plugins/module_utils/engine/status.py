@@ -13,8 +13,9 @@ from ..core import decisions
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
 from . import evidencefs, inventory, logs, state
+from .dirs import Env
 from .podman import Podman
-from .state import Env, Record
+from .state import Record
 
 #: Fields of one row of the list of sessions.
 ROW = (

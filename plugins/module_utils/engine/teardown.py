@@ -20,10 +20,11 @@ from ..core.errors import AsfError, EngineError
 from ..core.lifecycle import Container, Removal, Survey
 from ..core.redact import Redactor
 from . import gathering, inventory, procs, reporting, signals, state
+from .dirs import Env
 from .evidencefs import Evidence, seal
 from .podman import Call, Podman, Result
 from .procs import Identity
-from .state import Env, Record
+from .state import Record
 
 Details = gathering.Details
 #: First processes by the name of their container.

@@ -18,6 +18,7 @@ from ..core.decisions import DENIED_NAME
 from ..core.errors import AsfError, EngineError
 from ..core.policy import CONTROL_PATH
 from . import evidencefs, inventory, plandoc, procs, sessionlogs, state, verification
+from .dirs import Env
 from .logfollow import Follower
 from .podman import Podman
 
@@ -38,7 +39,7 @@ class Watch:
     """One session's watch; ``events`` yields ``{"event": word, "at": epoch seconds, …}``, last ``ended``."""
 
     def __init__(
-        self, podman: Podman, session: str, interval: float, redact: Callable[[str], str] = str, env: state.Env = None
+        self, podman: Podman, session: str, interval: float, redact: Callable[[str], str] = str, env: Env = None
     ) -> None:
         self.podman, self.session, self.interval, self.env = podman, session, interval, env
         self._redact = redact
@@ -93,7 +94,8 @@ class Watch:
         due = time.monotonic()
         while agent is not None:
             open_ = [one for one in followers if not one.ended]
-            ready = select.select([*open_, agent], [], [], TICK)[0]
+            waited: List[Any] = [*open_, agent]
+            ready = select.select(waited, [], [], TICK)[0]
             yield from self._logged([one for one in open_ if one in ready])
             yield from self._changes()
             if agent in ready or self._told[0] not in (lifecycle.LIVE, lifecycle.BROKEN):
