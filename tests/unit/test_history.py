@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from asf_lib.core import decisions, history
 from asf_lib.core.decisions import DENIED_NAME
 
@@ -68,6 +70,13 @@ def test_the_same_refusal_in_a_row_is_one_event():
 
 def test_the_probe_of_asf_is_no_event():
     assert history.refused([deny(1, DENIED_NAME), deny(2, "a.example")], DENIED_NAME)[0]["host"] == "a.example"
+
+
+def test_times_have_fractions_and_offsets():
+    """conmon writes the host's local time with nanoseconds: a line of this second may be younger than the watch."""
+    assert history.seconds("2026-01-31T12:00:00.563293741+00:00") == pytest.approx(T0 + 0.563, abs=0.001)
+    assert history.seconds("2026-01-31T13:30:00.5+01:30") == T0 + 0.5
+    assert history.seconds("2026-01-31T12:00:00") == history.seconds("2026-01-31T12:00:00Z") == T0
 
 
 def test_times_that_are_none():

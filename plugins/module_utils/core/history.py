@@ -8,6 +8,7 @@ influence (hosts, details) is data, bounded by ``decisions`` and escaped where i
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,15 +16,24 @@ WORDS = ("opened", "verified", "started", "exited", "restarted", "refused", "end
 _REFUSED = ("listener", "host", "port", "target", "reason", "key")
 
 
+#: RFC 3339, as records have it, and as conmon writes it: the host's local time with its offset, nanoseconds.
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?\Z", re.ASCII)
+
+
 def seconds(stamp: Any) -> float | None:
-    """Seconds since the epoch of a time as records (``2026-01-31T12:00:00Z``) or decisions (a number) have it."""
+    """Seconds since the epoch of a time as records and logs (RFC 3339; without an offset UTC) or decisions (a number)
+    have it; None for anything else."""
     if isinstance(stamp, (int, float)) and not isinstance(stamp, bool):
         return float(stamp)
+    match = _STAMP.match(str(stamp))
+    if match is None:
+        return None
+    moment, fraction, zone = match.groups()
     try:
-        found = datetime.datetime.fromisoformat(str(stamp)[:19])
+        found = datetime.datetime.fromisoformat(moment + ("+00:00" if zone in (None, "Z") else zone))
     except ValueError:
         return None
-    return found.replace(tzinfo=datetime.timezone.utc).timestamp()
+    return found.timestamp() + float(fraction or 0)
 
 
 def life(
