@@ -28,7 +28,11 @@ def streams(filtered: bool, handles: Sequence[int]) -> Iterator[list[int]]:
     try:
         yield [one if outlet is None else outlet.inlet for one, outlet in zip(handles, found, strict=True)]
     finally:
-        times = sum(outlet.end() for outlet in found if outlet is not None)
+        outlets = [outlet for outlet in found if outlet is not None]
+        for outlet in outlets:
+            outlet.drain()
+        # Only now: what one stream writes last would come after the other's end.
+        times = sum(outlet.restore() for outlet in outlets)
         if times:
             with suppress(OSError):
                 print(bridge.kept_back(times), file=sys.stderr)
@@ -45,12 +49,15 @@ class _Outlet:
         self._thread = threading.Thread(target=self._work, name="strainer", daemon=True)
         self._thread.start()
 
-    def end(self) -> int:
-        """Everything was written: show the rest, put the terminal back; returns the attempts on the clipboard."""
+    def drain(self) -> None:
+        """Everything was written: show the rest."""
         os.close(self.inlet)
         self._ending.set()
         self._thread.join()
         os.close(self._read)
+
+    def restore(self) -> int:
+        """Put the terminal back; returns the attempts on the clipboard."""
         self._put(self._filter.restore())
         return self._filter.clipboard
 

@@ -73,6 +73,20 @@ def test_nothing_is_dropped_while_something_lives(
     assert (tmp_path / "run" / "libpod").exists()
 
 
+def test_a_command_of_podmans_own_gets_a_moment_to_end(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conmon whose container was killed starts `podman container cleanup` as its last deed."""
+    cleanup = Survivor(os.getppid(), os.getuid(), "podman")
+    seen = [[], [cleanup], [cleanup]]
+    monkeypatch.setattr(recovery, "survivors", lambda: iter(seen.pop()))
+    assert recovery.reset(env) is not None and seen == []
+    monkeypatch.setattr(recovery, "_MOMENT", 0.0)
+    monkeypatch.setattr(recovery, "survivors", lambda: iter([cleanup]))
+    with pytest.raises(EngineError):
+        recovery.reset(env)
+
+
 def test_nothing_is_dropped_where_processes_are_hidden(
     env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import os
 import pwd
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -26,6 +27,8 @@ _PARTS = ("libpod", "containers", "crun", "runc")
 _LOCKS = "/dev/shm/libpod_rootless_lock_{}"
 #: Readable wherever /proc shows the processes of other ids (no `hidepid`): containers run under such.
 _ANYBODY = "/proc/1/status"
+#: Seconds.
+_MOMENT = 5.0
 _STALE = ".asf-stale-podman-"
 #: Of what lies there, what is no run state: the registries' logins (containers-auth.json(5)), and stays.
 _KEPT = "containers/auth.json"
@@ -50,7 +53,7 @@ def reset(env: Mapping[str, str]) -> Optional[str]:
             return None
         if not os.access(_ANYBODY, os.R_OK):
             raise _blind()
-        living = list(survivors())
+        living = _settled()
         if living:
             raise _unsafe(living)
         aside = tempfile.mkdtemp(prefix=_STALE, dir=runtime)
@@ -81,6 +84,16 @@ def _pause_lives(runtime: Path) -> bool:
         return procs.start_time(pid) is not None and os.stat(f"/proc/{pid}").st_uid == os.getuid()
     except (OSError, ValueError):
         return False
+
+
+def _settled() -> List[Survivor]:
+    """The survivors, once Podman's own commands had a moment to end: a conmon starts one as its last deed."""
+    end = time.monotonic() + _MOMENT
+    living = list(survivors())
+    while living and all(one.name == "podman" for one in living) and time.monotonic() < end:
+        time.sleep(0.1)
+        living = list(survivors())
+    return living
 
 
 def survivors() -> Iterator[Survivor]:
