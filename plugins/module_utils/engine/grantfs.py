@@ -56,7 +56,7 @@ def facts(path: str, max_entries: int = MAX_ENTRIES, max_seconds: float = MAX_SE
     """What decides about granting one path. Never raises for what it finds: ``Facts.error`` says it."""
     try:
         real = os.path.realpath(path)
-        fd = _open_tree(real)
+        fd = open_tree(real)
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or str(exc)
         words = {"No such file or directory": "the path does not exist", "Not a directory": "the path is not a folder"}
@@ -82,12 +82,15 @@ def facts(path: str, max_entries: int = MAX_ENTRIES, max_seconds: float = MAX_SE
         os.close(fd)
 
 
-def _open_tree(real: str) -> int:
-    """Open a real path step by step, so that a link put in its way meanwhile is not followed."""
-    fd = os.open("/", _DIR_FLAGS)
+def open_tree(real: str, flags: int = _DIR_FLAGS) -> int:
+    """Open a folder's real path step by step, so that a link put in its way meanwhile is not followed.
+
+    ``flags`` are open(2)'s for every step, O_DIRECTORY and O_NOFOLLOW among them. Raises OSError.
+    """
+    fd = os.open("/", flags)
     for part in [part for part in real.split("/") if part]:
         try:
-            below = os.open(part, _DIR_FLAGS, dir_fd=fd)
+            below = os.open(part, flags, dir_fd=fd)
         finally:
             os.close(fd)
         fd = below

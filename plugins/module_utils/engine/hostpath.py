@@ -52,7 +52,9 @@ def source(path: str, trees: Trees) -> Spot:
     """
     path = os.path.abspath(path)
     folder = _resolved(os.path.dirname(path), trees)
-    return Spot(_open(folder), os.path.basename(path), os.path.join(folder, os.path.basename(path)))
+    return Spot(
+        grantfs.open_tree(folder, _FOLDER), os.path.basename(path), os.path.join(folder, os.path.basename(path))
+    )
 
 
 def target(path: str, name: str, trees: Trees) -> Spot:
@@ -70,7 +72,7 @@ def target(path: str, name: str, trees: Trees) -> Spot:
     for whose, tree in trees:
         if tree.contains(grantfs.place(folder)) or tree.overlaps(grantfs.place(real)):
             raise _refused(f"{whose} may write there", real, "copy to a place outside of what is granted for writing")
-    return Spot(_open(folder), name, real)
+    return Spot(grantfs.open_tree(folder, _FOLDER), name, real)
 
 
 def _refused(message: str, path: str, remedy: str) -> GrantError:
@@ -98,15 +100,3 @@ def _resolved(path: str, trees: Trees) -> str:
         here = "/" if link.startswith("/") else here
         parts = [part for part in link.split("/") if part] + parts
     return here
-
-
-def _open(real: str) -> int:
-    """The folder at a real path, opened step by step: a link that was put in the way meanwhile is not followed."""
-    handle = os.open("/", _FOLDER)
-    for part in [part for part in real.split("/") if part]:
-        try:
-            below = os.open(part, _FOLDER, dir_fd=handle)
-        finally:
-            os.close(handle)
-        handle = below
-    return handle
