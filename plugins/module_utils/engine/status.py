@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import time
 from typing import Any, Mapping, Optional
 
-from ..core import decisions
+from ..core import decisions, history
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
 from . import evidencefs, inventory, logs, state
@@ -63,11 +62,8 @@ def _numbers(containers: list[Container]) -> dict[str, tuple[int, int]]:
 
 def _since(stamp: Any) -> Optional[int]:
     """Seconds since a time as records have it (``2026-01-31T12:00:00Z``)."""
-    try:
-        then = datetime.datetime.fromisoformat(str(stamp)[:19]).replace(tzinfo=datetime.timezone.utc)
-    except ValueError:
-        return None
-    return max(0, int(time.time() - then.timestamp()))
+    then = history.seconds(stamp)
+    return None if then is None else max(0, int(time.time() - then))
 
 
 def _plan(record: Record, env: Env) -> Mapping[str, Any]:
