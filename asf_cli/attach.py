@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import bridge, strainer
+from . import bridge, interrupts, strainer
 from .errors import CliError
 
 #: Podman dies with ``asf-play``, however that ends (setpriv(1), prctl(2) PR_SET_PDEATHSIG). With a terminal the kernel
@@ -313,24 +313,16 @@ def _process(pid: int) -> Iterator[int]:
         os.close(handle)
 
 
-class _Signals:
+class _Signals(interrupts.Handlers):
     """While attached. A lost terminal leaves the session up; without one Ctrl-C and SIGTERM are the workload's."""
+
+    _numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def __init__(self, child: subprocess.Popen[bytes], gate: int, tty: bool) -> None:
         self.left = ""
         self._child = child
         self._gate = gate
         self._tty = tty
-        self._saved: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            self._saved[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._saved.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: object) -> None:
         if number == signal.SIGHUP or (self._tty and number == signal.SIGTERM):

@@ -13,9 +13,8 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from . import bridge, errors, strainer
+from . import bridge, errors, interrupts, strainer
 from .attach import DIES_WITH_US
 from .errors import CliError
 
@@ -130,22 +129,14 @@ def _owned_mark() -> str:
     return f"{os.getpid()}-{me.start if me else 0}-{secrets.token_hex(8)}"
 
 
-class _Forward:
+class _Forward(interrupts.Handlers):
     """Sends the signals that this process gets to the command in the container."""
+
+    _numbers = _FORWARDED
 
     def __init__(self, child: subprocess.Popen[bytes], mark: str) -> None:
         self._child = child
         self._mark = mark
-        self._saved: dict[int, Any] = {}
-
-    def __enter__(self) -> _Forward:
-        for number in _FORWARDED:
-            self._saved[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._saved.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: object) -> None:
         if not _send(self._mark, number):

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,6 +38,23 @@ def raised() -> Iterator[None]:
     finally:
         for number, handler in saved.items():
             signal.signal(number, handler)
+
+
+class Handlers:
+    """Context manager: ``_handle`` gets the signals ``_numbers`` while it lasts. For the main thread."""
+
+    _numbers: tuple[signal.Signals, ...] = ()
+
+    def __enter__(self) -> Self:
+        self._saved = {number: signal.signal(number, self._handle) for number in self._numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._saved.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        raise NotImplementedError
 
 
 class Interrupts:
