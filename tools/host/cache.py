@@ -4,12 +4,12 @@
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+from execute import captured
 from say import SetupError, say
 
 _COLLECTION = "ansible_collections/containers/podman/"
@@ -104,15 +104,7 @@ def _read_link(path):
 
 
 def _run(argv, remedy):
-    done = subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    done = captured(argv)
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-12:])
         raise SetupError(f"`{' '.join(argv)}` failed ({done.returncode}): {remedy}\n{tail}")

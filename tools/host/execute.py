@@ -1,10 +1,25 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""The last step: this process becomes the command."""
+"""Running commands: to their end, with what they said; or as the last step, when this process becomes the command."""
 
 import os
 import signal
+import subprocess
 
 from say import say
+
+
+def captured(argv, environment=None):
+    """Run `argv` without input; its CompletedProcess, with both streams together as text in `stdout`."""
+    return subprocess.run(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
 
 
 def execute(argv, environment):

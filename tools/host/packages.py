@@ -3,8 +3,8 @@
 
 import os
 import shutil
-import subprocess
 
+from execute import captured
 from say import SetupError, say
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -56,16 +56,7 @@ def install(names):
     say("installing " + " ".join(names))
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": _PATH}
     for step in (["apt-get", "update", "-q"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]):
-        done = subprocess.run(
-            step,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        done = captured(step, environment)
         if done.returncode:
             tail = "\n".join(done.stdout.splitlines()[-8:])
             raise SetupError(f"`{' '.join(step)}` failed ({done.returncode}):\n{tail}")

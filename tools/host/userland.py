@@ -10,10 +10,10 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 from pathlib import Path
 
 import kernel
+from execute import captured
 from say import SetupError, say
 
 CACHE = "/var/cache/asf"
@@ -82,7 +82,7 @@ def ensure():
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _UNPACKED]
     proxy = os.environ.get("ASF_BUILD_PROXY")
     environment = {**os.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
-    done = _captured([*argv, name(), str(partial), *_mirrors()], environment)
+    done = captured([*argv, name(), str(partial), *_mirrors()], environment)
     if done.returncode:
         shutil.rmtree(partial, ignore_errors=True)
         tail = "\n".join(done.stdout.splitlines()[-12:])
@@ -91,22 +91,9 @@ def ensure():
     partial.rename(target)
 
 
-def _captured(argv, environment=None):
-    return subprocess.run(
-        argv,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-
-
 def _mirrors():
     """Where this machine gets Debian itself from ([URL]); empty (mmdebstrap's own default) when apt does not say."""
-    done = _captured(["apt-get", "indextargets", "--format", "$(LABEL) $(REPO_URI)", "Created-By: Packages"])
+    done = captured(["apt-get", "indextargets", "--format", "$(LABEL) $(REPO_URI)", "Created-By: Packages"])
     rows = [row.split() for row in done.stdout.splitlines()]
     return [row[1] for row in rows if len(row) == 2 and row[0] == "Debian"][:1]
 
