@@ -116,9 +116,10 @@ def _of(play: str, agent: str, steps: list[Step]) -> list[Case]:
             found.append(Case(play, agent, point, what, argument, nth, recover))
 
     # How often Ansible itself starts an interpreter differs from run to run; what runs in it has steps of its own.
-    after = [step for step in steps if not _SAME.search(step[0]) and "ansible.local" not in step[0]]
+    steps = [step for step in steps if "ansible.local" not in step[0]]
+    after = [step for step in steps if not _SAME.search(step[0])]
     inner = [step for step in after if not step[0].startswith("cli ")]
-    commands = [step for step in steps if step[0].endswith(" starts") and "ansible.local" not in step[0]]
+    commands = [step for step in steps if step[0].endswith(" starts")]
     add(after, lambda n: ("kill", "all"))
     add(inner[::5], lambda n: ("kill", ("cli", "play", "task")[n % 3]))
     add(inner[2::8], lambda n: ("signal", [int(_SIGNALS[n % 3]), 1 + n % 2]))
