@@ -240,7 +240,7 @@ def test_list_shows_what_is_there_and_what_is_gone(env: Env, capsys: pytest.Capt
     rows = json.loads(capsys.readouterr().out)["runs"]
     assert [(row["run"], row["state"]) for row in rows] == [(old.folder.name, "removed"), (new.folder.name, "closed")]
     assert rows[0]["head"] == old.head() if old.folder.exists() else rows[0]["head"]
-    assert main.main(["evidence", "list", "cluade"]) == errors.ENGINE
+    assert main.main(["evidence", "list", "cluade"]) == errors.USAGE
     assert "did you mean claude?" in capsys.readouterr().err
 
 
@@ -254,7 +254,7 @@ def test_show_is_the_last_run_of_the_session(env: Env, capsys: pytest.CaptureFix
     assert told["decisions"]["totals"] == {"deny": {"denied-name": 1}}
     assert main.main(["evidence", "show", f"claude.main/{found.folder.name}"]) == errors.OK
     assert main.main(["evidence", "show", found.folder.name, "--json"]) == errors.OK
-    assert main.main(["evidence", "show", "20200101T000000Z-abcd"]) == errors.ENGINE
+    assert main.main(["evidence", "show", "20200101T000000Z-abcd"]) == errors.USAGE
     shown = capsys.readouterr().out
     assert "evil.example" in shown and found.head() in shown
     assert main.main(["evidence", "show", "claude", "--html"]) == errors.OK
