@@ -43,6 +43,19 @@ SPECIAL = tuple(
 )
 
 
+#: Stands for every public address in a routed rule; special-purpose ranges are not among them.
+INTERNET = "internet"
+
+#: What a routed rule may not meet, and why: no user-mode network carries it, or it means the host itself.
+NEVER_ROUTED = {
+    "0.0.0.0/8": "this network",
+    "127.0.0.0/8": "loopback",
+    "169.254.0.0/16": "link-local space, where the engine's aliases of the host and cloud metadata lie",
+    "224.0.0.0/4": "multicast",
+    "240.0.0.0/4": "reserved space with the broadcast address",
+}
+
+
 def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text.strip("[]"))
@@ -88,6 +101,50 @@ def diagnose_cidr(text: str) -> str | None:
             return f"host bits are set; the network is {ipaddress.IPv4Network(text, strict=False)}"
         return "this is not an IPv4 network such as 10.1.0.0/16"
     return None if "/" in text else f"write the prefix length: {text}/32"
+
+
+def _public() -> tuple[ipaddress.IPv4Network, ...]:
+    """All of IPv4 without the special-purpose ranges and what is never routed: what ``internet`` stands for."""
+    left = [ipaddress.IPv4Network("0.0.0.0/0")]
+    for gap in [*SPECIAL, *map(ipaddress.IPv4Network, NEVER_ROUTED)]:
+        parts = [list(net.address_exclude(gap)) if gap.subnet_of(net) else [net] for net in left]
+        left = [net for part in parts for net in part if not net.subnet_of(gap)]
+    return tuple(sorted(left))
+
+
+PUBLIC = _public()
+
+
+def destinations(text: str) -> tuple[ipaddress.IPv4Network, ...]:
+    """The networks that a text of form DESTINATION stands for."""
+    return PUBLIC if text == INTERNET else (ipaddress.IPv4Network(text),)
+
+
+def never_routed(cidr: str) -> str | None:
+    """Why no routed rule may meet this network, or None."""
+    network = ipaddress.IPv4Network(cidr)
+    for never, why in NEVER_ROUTED.items():
+        if network.overlaps(ipaddress.IPv4Network(never)):
+            return f"{why} ({never}) is never reached in routed mode"
+    return None
+
+
+def diagnose_destination(text: str) -> str | None:
+    """Why a text is no destination of a routed rule, or None."""
+    if text == INTERNET:
+        return None
+    if text == "0.0.0.0/0":
+        return f"this is every address: write {INTERNET} if all public addresses are meant"
+    wrong = diagnose_cidr(text)
+    if wrong is not None:
+        return wrong
+    if (never := never_routed(text)) is not None:
+        return never
+    network = ipaddress.IPv4Network(text)
+    covered = [str(special) for special in SPECIAL if special.subnet_of(network) and special != network]
+    if covered:
+        return f"it covers the special-purpose range {covered[0]} without naming it: declare that range by itself"
+    return None
 
 
 def diagnose_private(text: str) -> str | None:
@@ -163,6 +220,13 @@ HOST = Format(
     "host", rf"^(?=.{{1,253}}$){_HOST}$", "an exact host name in lower case, such as docs.example.com", diagnose_host
 )
 CIDR = Format("cidr", rf"^{_IPV4}/(?:3[0-2]|[12]?[0-9])$", "an IPv4 network such as 10.1.0.0/16", diagnose_cidr)
+DESTINATION = Format(
+    "destination",
+    rf"^(?:{INTERNET}|{_IPV4}/(?:3[0-2]|[12]?[0-9]))$",
+    f"an IPv4 network such as 10.1.0.0/16, or {INTERNET} (all public addresses)",
+    diagnose_destination,
+    "write the network as ADDRESS/LENGTH; special-purpose ranges each by themselves",
+)
 PRIVATE = Format("private", CIDR.pattern, "an IPv4 network inside one special-purpose range", diagnose_private)
 ADDRESS = Format("address", f"^{_IPV4}$", "an IPv4 address")
 ENV_NAME = Format("env-name", "^[A-Za-z_][A-Za-z0-9_]*$", "a variable name (letters, digits, `_`)", diagnose_env_name)

@@ -45,6 +45,11 @@ class Spec:
     mapping: str = ""
     check: tuple[str, ...] = ()
 
+    @property
+    def bare(self) -> bool:
+        """Whether the image is made from nothing, and so holds no program that could list what is in it."""
+        return self.kind == "image" and self.parent != "base"
+
 
 #: Every thing to build, parents first, in an order in which two builds at once wait little for each other.
 SPECS: dict[str, Spec] = {
@@ -84,6 +89,7 @@ SPECS: dict[str, Spec] = {
             check=("claude", "--version"),
         ),
         Spec("caddy", "image", ("caddy",), parent="caddy-binary", mapping=NOMAP),
+        Spec("gateway", "image", ("gateway",), mapping=NOMAP),
     )
 }
 #: Source name -> folder below the collection's root.
@@ -92,7 +98,7 @@ SOURCES: dict[str, str] = {
     "caddy-module": "roles/egress_caddy/files/caddy",
     **{
         name: f"roles/image/files/{name}"
-        for name in ("base", "caddy", "litellm", "agent", "agent-generic", "agent-claude")
+        for name in ("base", "caddy", "gateway", "litellm", "agent", "agent-generic", "agent-claude")
     },
 }
 ADAPTERS: tuple[str, ...] = tuple(name[len("agent-") :] for name in SPECS if name.startswith("agent-"))
@@ -107,10 +113,10 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-def names_for(adapter: str, *, broker: bool, caddy: bool = True) -> tuple[str, ...]:
-    """What a session of this adapter runs: gate, agent image, Caddy, and LiteLLM's image when it has a broker.
+def names_for(adapter: str, *, broker: bool, mode: str = "proxy") -> tuple[str, ...]:
+    """What a session of this adapter and network mode runs: gate, agent image, and the enforcers that it has.
 
-    Raises PlanError for an adapter that has no image.
+    Caddy serves proxy mode and every broker, the gateway routed mode. Raises PlanError for an adapter without image.
     """
     if adapter not in ADAPTERS:
         raise PlanError(
@@ -120,7 +126,8 @@ def names_for(adapter: str, *, broker: bool, caddy: bool = True) -> tuple[str, .
             remedy=f"use one of: {', '.join(ADAPTERS)}",
             code="adapter",
         )
-    wanted = ["gate", f"agent-{adapter}"] + ["caddy"] * caddy + ["litellm"] * broker
+    wanted = ["gate", f"agent-{adapter}"]
+    wanted += ["caddy"] * (broker or mode == "proxy") + ["gateway"] * (mode == "routed") + ["litellm"] * broker
     return tuple(wanted)
 
 

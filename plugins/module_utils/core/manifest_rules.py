@@ -7,11 +7,14 @@ Every rule sees data from which wrong parts are missing, and adds problems; none
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import product
 from typing import Any
 from urllib.parse import urlsplit
 
+from . import formats as form
 from .providers import DOMAINS, PROTOCOLS, key_variable
 from .schema import Checked
 
@@ -116,26 +119,58 @@ def _routed(out: Checked, network: Data) -> None:
         return
     if "network.allow" in out.marks and not any(mark.startswith("network.allow[") for mark in out.marks):
         out.at("network.allow", "nothing is allowed", remedy="declare a destination")
+    _overlaps(out, network["allow"])
     verify = network.get("verify") or {}
-    if not {"address", "port", "blocked_port"} <= set(verify):
+    if {"address", "port", "blocked_port"} <= set(verify):
+        _verify_tuple(out, network["allow"], verify)
+
+
+def _whole(row: Data) -> bool:
+    """Whether the parts of a rule that say which packets it allows were all right."""
+    return {"cidr", "protocol"} <= set(row) and (row["protocol"] == "icmp_echo" or "ports" in row)
+
+
+def _meet(one: Data, other: Data) -> bool:
+    """Whether two rules have a packet in common."""
+    if one["protocol"] != other["protocol"]:
+        return False
+    pairs = product(form.destinations(one["cidr"]), form.destinations(other["cidr"]))
+    if not any(mine.overlaps(yours) for mine, yours in pairs):
+        return False
+    ports = [one.get("ports"), other.get("ports")]
+    return one["protocol"] == "icmp_echo" or "any" in ports or bool(set(ports[0]) & set(ports[1]))
+
+
+def _overlaps(out: Checked, rows: Sequence[Data]) -> None:
+    """Two rules that allow the same packet: which of their counters it belongs to would depend on their order."""
+    if len(rows) != sum(re.fullmatch(r"network\.allow\[\d+\]", mark) is not None for mark in out.marks):
+        return  # one is listed twice, which was said; the others have moved
+    whole = [(index, row) for index, row in enumerate(rows) if _whole(row)]
+    for place, (index, row) in enumerate(whole):
+        hit = next((number for number, other in whole[:place] if _meet(row, other)), None)
+        if hit is not None:
+            message = f"the entry overlaps network.allow[{hit}] ({rows[hit]['cidr']}, {row['protocol']})"
+            remedy = "join the two, or give each its own addresses or ports"
+            out.at(f"network.allow[{index}]", message, found=row["cidr"], remedy=remedy)
+
+
+def _verify_tuple(out: Checked, rows: Sequence[Data], verify: Data) -> None:
+    """Both controls: one port that the rules allow, another of the same host that they do not."""
+    address, port, blocked = ipaddress.IPv4Address(verify["address"]), verify["port"], verify["blocked_port"]
+    tcp = [row for row in rows if _whole(row) and row["protocol"] == "tcp"]
+    covering = [row["ports"] for row in tcp if any(address in net for net in form.destinations(row["cidr"]))]
+    another = "name a port that is open on the host and not allowed"
+    if port == blocked:
+        message = "the blocked port is the allowed one"
+        out.at("network.verify.blocked_port", message, found=str(blocked), remedy=another)
         return
-    address = ipaddress.IPv4Address(verify["address"])
-    covering = [
-        row
-        for row in network["allow"]
-        if row.get("protocol") == "tcp" and "cidr" in row and address in ipaddress.IPv4Network(row["cidr"])
-    ]
-
-    def allows(port: int) -> bool:
-        return any(row.get("ports") == "any" or port in row.get("ports", ()) for row in covering)
-
-    if not allows(verify["port"]):
-        found = f"{address}:{verify['port']}"
-        out.at("network.verify.port", "no entry of network.allow covers the control", found=found, remedy="allow it")
-    if allows(verify["blocked_port"]):
-        found = f"{address}:{verify['blocked_port']}"
-        remedy = "name a port that is open on the host and not allowed"
-        out.at("network.verify.blocked_port", "network.allow covers it", found=found, remedy=remedy)
+    if not any(ports == "any" or port in ports for ports in covering):
+        message = "no entry of network.allow covers the control"
+        out.at("network.verify.port", message, found=f"{address}:{port}", remedy="allow it")
+    if any(ports == "any" or blocked in ports for ports in covering):
+        message, found = "network.allow covers it", f"{address}:{blocked}"
+        remedy = "list the ports: with `any` no port is left to be blocked" if "any" in covering else another
+        out.at("network.verify.blocked_port", message, found=found, remedy=remedy)
 
 
 # --- llm -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ from __future__ import annotations
 from . import formats as form
 from .schema import Anything, ByKind, Choice, Flag, Key, ListOf, MapOf, Number, Section, Text, Variants, When
 
-PORT = Number(1, 65535)
+PORT = Number(1, 65535, remedy="name a port from 1 to 65535, as a number")
+MAX_RULES = 200
+MAX_PORTS = 200
 PRIVATE = ListOf(Text(form.PRIVATE), max_items=50)
 
 LIMITS = Section(
@@ -163,9 +165,18 @@ _DOMAIN = Section(
 
 _TUPLE = Section(
     {
-        "cidr": Key(Text(form.CIDR), "The destination.", required=True),
+        "cidr": Key(
+            Text(form.DESTINATION),
+            "The destination, in canonical form. `internet` stands for every public address; a special-purpose range "
+            "(10.0.0.0/8 and its like) is reached only where an entry names it, or a part of it. Never: loopback, "
+            "link-local, multicast, broadcast, the host's own addresses.",
+            required=True,
+        ),
         "protocol": Key(Choice(("tcp", "udp", "icmp_echo")), "What may be sent there.", required=True),
-        "ports": Key(ByKind((ListOf(PORT, 1, 200), Choice(("any",)))), "Ports of `tcp` and `udp`, or `any`."),
+        "ports": Key(
+            ByKind((ListOf(PORT, 1, MAX_PORTS), Choice(("any",), "list every port by its number, or write any"))),
+            f"Ports of `tcp` and `udp` (at most {MAX_PORTS}), or `any`.",
+        ),
     },
     rules=(
         When("protocol", ("tcp", "udp"), needs=("ports",), why="list the ports, or write any"),
@@ -196,7 +207,11 @@ _NETWORK = Section(
             "The positive control: one of `allow_domains`, not the `direct_domain` that brokering drops.",
             default_words="the front when brokered, else the first allowed name",
         ),
-        "allow": Key(ListOf(_TUPLE, max_items=200), "`routed` only: what may be reached, as IPv4 tuples.", default=()),
+        "allow": Key(
+            ListOf(_TUPLE, max_items=MAX_RULES),
+            f"`routed` only: what may be reached, as at most {MAX_RULES} IPv4 tuples that do not overlap.",
+            default=(),
+        ),
         "verify": Key(_VERIFY, "`routed` only, and needed there: the control."),
         "upstream_proxy": Key(
             Section(

@@ -25,12 +25,14 @@ class Format:
     """A form that text must have. ``pattern`` is a regular expression that Python and ECMAScript read alike.
 
     ``diagnose`` sees a text that fails the pattern, or passes it, and returns what is wrong with it, or None.
+    ``remedy`` is said beside it.
     """
 
     name: str
     pattern: str
     words: str
     diagnose: Callable[[str], str | None] | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words."""
+    """One of a few words. ``remedy`` is said where the word given is no near miss of one."""
 
     values: tuple[str, ...]
+    remedy: str = ""
 
     def words(self) -> str:
         return ", ".join(self.values)
@@ -66,11 +69,12 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A number between two bounds, both allowed; whole unless ``decimal``."""
+    """A number between two bounds, both allowed; whole unless ``decimal``. ``remedy`` is said where it is none."""
 
     minimum: float
     maximum: float
     decimal: bool = False
+    remedy: str = ""
 
     def words(self) -> str:
         bounds = [f"{int(bound)}" if bound == int(bound) else f"{bound:g}" for bound in (self.minimum, self.maximum)]
@@ -251,7 +255,7 @@ def _value(spec: Spec, node: Node, path: str, out: Checked, root: Section) -> An
         return _choice(spec, node, path, out)
     if isinstance(spec, Number):
         if not spec.minimum <= node.value <= spec.maximum:
-            out.report(node, path, "out of range", allowed=spec.words())
+            out.report(node, path, "out of range", allowed=spec.words(), remedy=spec.remedy or None)
             return MISSING
         return node.value
     if isinstance(spec, ListOf):
@@ -287,7 +291,7 @@ def _wrong_kind(spec: Spec, node: Node, path: str, out: Checked) -> None:
     elif TEXT in wanted and node.kind in (WHOLE, DECIMAL, FLAG):
         message, remedy = f"{words} belongs here, not {WORDS[node.kind]}", f'write it in quotes: "{node.raw}"'
     else:
-        message, remedy = f"{words} belongs here, not {WORDS[node.kind]}", ""
+        message, remedy = f"{words} belongs here, not {WORDS[node.kind]}", getattr(spec, "remedy", "")
     out.report(node, path, message, allowed=spec.words(), remedy=remedy or None)
 
 
@@ -301,7 +305,7 @@ def _text(spec: Text, node: Node, path: str, out: Checked) -> Any:
     elif len(text) > spec.max_length:
         out.report(node, path, f"the text is longer than {spec.max_length} characters", allowed=allowed)
     elif spec.form is not None and (wrong := misformed(spec.form, text)) is not None:
-        out.report(node, path, wrong, allowed=allowed)
+        out.report(node, path, wrong, allowed=allowed, remedy=spec.form.remedy or None)
     else:
         return text
     return MISSING
@@ -319,14 +323,16 @@ def _choice(spec: Choice, node: Node, path: str, out: Checked) -> Any:
     if node.value in spec.values:
         return node.value
     near = get_close_matches(node.value.lower(), spec.values, 1, 0.6)
-    out.report(node, path, "unknown value", allowed=spec.words(), remedy=f"did you mean {near[0]}?" if near else None)
+    remedy = f"did you mean {near[0]}?" if near else spec.remedy or None
+    out.report(node, path, "unknown value", allowed=spec.words(), remedy=remedy)
     return MISSING
 
 
 def _list(spec: ListOf, node: Node, path: str, out: Checked, root: Section) -> Any:
     if not spec.min_items <= len(node.items()) <= spec.max_items:
         bound = f"at least {spec.min_items}" if len(node.items()) < spec.min_items else f"at most {spec.max_items}"
-        remedy = "remove the key or name something" if spec.min_items and not node.items() else None
+        empty = spec.min_items and not node.items()
+        remedy = "remove the key or name something" if empty else f"the bound is {bound}: join entries, or name less"
         out.report(node, path, f"the list needs {bound} of them", allowed=spec.words(), remedy=remedy)
         return MISSING
     values: list[Any] = []

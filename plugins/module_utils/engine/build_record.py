@@ -27,8 +27,8 @@ def flags(name: str, mapping: str) -> list[str]:
 def examine(host: Host, name: str, tag: str) -> dict[str, Any]:
     """Pay the mapped copy, run the image's check and list its contents. Raises EngineError when the check fails."""
     spec = core.SPECS[name]
-    if spec.parent == "caddy-binary":
-        _create_once(host, name, tag, spec.mapping)  # nothing in it can list anything
+    if spec.bare:
+        _create_once(host, name, tag, spec.mapping)
         return {}
     host.progress(name, "copying for its user mapping, listing contents")
     contents = _contents(host, name, tag, spec.mapping)

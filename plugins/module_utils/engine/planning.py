@@ -244,7 +244,7 @@ def _limits(inputs: Inputs, settings: Settings) -> Json:
 
 
 def _image_names(manifest: Manifest) -> List[str]:
-    return list(image_names.names_for(manifest.adapter, broker=manifest.brokered))
+    return list(image_names.names_for(manifest.adapter, broker=manifest.brokered, mode=manifest.network.mode))
 
 
 def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]:
