@@ -5,9 +5,6 @@ package asf
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -104,64 +101,17 @@ func (c *Connect) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.
 	raw.enter()
 	defer raw.leave()
 	d := &decision{session: c.Session, listener: c.Listener, method: q.Method, host: describeTarget(q.RequestURI), start: time.Now()}
-	if no := c.decide(w, q, raw, d); no != nil {
+	no := c.decide(d, func() *refusal {
+		target, no := readTarget(q)
+		if no != nil {
+			return no
+		}
+		return c.pass(q.Context(), target, &connectClient{w: w, raw: raw, patience: time.Duration(c.HelloTimeout)}, d)
+	})
+	if no != nil {
 		return answerRefusal(w, raw, no.bytes(d.host, d.port))
 	}
 	return nil
-}
-
-// decide carries a request out and writes its line. It is in the group until the line is written: who waits for the
-// group to be idle waits for the lines of what was cut (case P15).
-func (c *Connect) decide(w http.ResponseWriter, q *http.Request, raw *guardConn, d *decision) *refusal {
-	no := refuse(reasonClosed, "")
-	if c.group.enter() {
-		defer c.group.leave()
-		no = c.serve(w, q, raw, d)
-	}
-	if no != nil {
-		d.refuse(no)
-	}
-	d.emit()
-	return no
-}
-
-// serve returns nil when the client got its tunnel, however that ended.
-func (c *Connect) serve(w http.ResponseWriter, q *http.Request, raw *guardConn, d *decision) *refusal {
-	target, no := readTarget(q)
-	if no != nil {
-		return no
-	}
-	d.host, d.port = target.name, strconv.Itoa(int(target.port))
-	r, no := c.policy.judge(target)
-	if no != nil {
-		return no
-	}
-	d.key = r.key
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	default:
-		return refuse(reasonLimitTunnels, fmt.Sprintf("%d tunnels are open", c.MaxTunnels))
-	}
-	ctx, cancel := c.group.context(q.Context())
-	defer cancel()
-	upstream, no := c.reach(ctx, r, target, d)
-	if no != nil {
-		return c.reconsider(ctx, no)
-	}
-	defer func() { _ = upstream.Close() }()
-	return c.carry(w, raw, upstream, r, d)
-}
-
-// reconsider names the real cause when a lookup or dial failed only because its request ended.
-func (c *Connect) reconsider(ctx context.Context, no *refusal) *refusal {
-	switch {
-	case !errors.Is(ctx.Err(), context.Canceled):
-		return no
-	case c.group.isStopped():
-		return refuse(reasonClosed, "")
-	}
-	return refuse(reasonClientGone, "left before the destination answered")
 }
 
 // readTarget takes the request apart by its raw target and framing alone. The Host header is not looked at: for a
@@ -182,54 +132,46 @@ func readTarget(q *http.Request) (authority, *refusal) {
 	return parseAuthority(q.RequestURI)
 }
 
-// carry takes the client's connection over, says yes, checks the first flight and pumps.
-func (c *Connect) carry(w http.ResponseWriter, raw *guardConn, upstream net.Conn, r *rule, d *decision) *refusal {
-	client, ahead, err := hijack(w)
-	if err != nil {
-		return refuse(reasonInternal, "the connection could not be taken over")
+// connectClient is a client that asked by CONNECT.
+type connectClient struct {
+	w        http.ResponseWriter
+	raw      *guardConn
+	patience time.Duration // from the 200 to the end of the ClientHello
+	conn     net.Conn
+	ahead    []byte // what it sent behind the request
+}
+
+func (*connectClient) objection(*rule) *refusal { return nil }
+
+func (k *connectClient) connection() (conn net.Conn, half func() error, err error) {
+	if k.conn, k.ahead, err = hijack(k.w); err != nil {
+		return nil, nil, err
 	}
-	defer func() { _ = client.Close() }()
-	if !c.group.hold(client, upstream) {
-		d.reason = reasonClosed
-		return nil
-	}
-	defer c.group.release(client, upstream)
-	_ = client.SetDeadline(time.Now().Add(time.Duration(c.HelloTimeout)))
+	return k.conn, halfOf(k.raw, k.conn), nil
+}
+
+// stream says yes and checks the first flight.
+func (k *connectClient) stream(r *rule, d *decision) io.Reader {
+	_ = k.conn.SetDeadline(time.Now().Add(k.patience))
 	// Neither Content-Length nor Transfer-Encoding may stand here (RFC 9110 section 9.3.6).
-	if _, err = io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(k.conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		d.reason = reasonClientGone
 		return nil
 	}
-	from := io.MultiReader(bytes.NewReader(ahead), client)
-	if !r.anyTLS {
-		var ok bool
-		if from, ok = checkHello(from, r, d); !ok {
-			c.noteStop(d)
-			return nil
-		}
+	from := io.MultiReader(bytes.NewReader(k.ahead), k.conn)
+	if r.anyTLS {
+		return from
 	}
-	_ = client.SetDeadline(time.Time{})
-	f := &flow{client: client, upstream: upstream, fromClient: from, halfClient: halfOf(raw, client), idle: time.Duration(c.IdleTimeout)}
-	f.run()
-	d.reason, d.detail, d.up, d.down = f.reason, f.detail, f.up.Load(), f.down.Load()
-	c.noteStop(d)
-	return nil
-}
-
-// noteStop says "closed" of a tunnel that ended because its session did.
-func (c *Connect) noteStop(d *decision) {
-	if c.group.isStopped() {
-		d.reason, d.detail = reasonClosed, "cut at the session's end"
-	}
+	return checkHello(from, r, d)
 }
 
 // checkHello demands a ClientHello whose server name is the CONNECT name. 200 had to come first, so a denial is seen
-// by the client as a cut tunnel; not one of its bytes has reached the destination.
-func checkHello(from io.Reader, r *rule, d *decision) (io.Reader, bool) {
+// by the client as a cut tunnel; not one of its bytes has reached the destination. The result is nil then.
+func checkHello(from io.Reader, r *rule, d *decision) io.Reader {
 	hello, sni, err := readHello(from)
 	if err != nil && len(hello) == 0 && !timedOut(err) { // it left without sending anything, as probes do
 		d.reason = reasonClientGone
-		return nil, false
+		return nil
 	}
 	name, why := canonicalName(sni)
 	switch {
@@ -240,10 +182,10 @@ func checkHello(from io.Reader, r *rule, d *decision) (io.Reader, bool) {
 	case why != "" || name != r.name:
 		d.detail = "the ClientHello names " + strconv.Quote(sni)
 	default:
-		return io.MultiReader(bytes.NewReader(hello), from), true
+		return io.MultiReader(bytes.NewReader(hello), from)
 	}
 	d.reason, d.key = reasonDeniedSNI, r.key+".tls"
-	return nil, false
+	return nil
 }
 
 // hijack takes the connection over and returns what the client had already sent behind the request.
@@ -277,23 +219,12 @@ func answerRefusal(w http.ResponseWriter, raw *guardConn, answer []byte) error {
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	_ = client.SetDeadline(time.Now().Add(time.Second))
-	if _, err = client.Write(answer); err == nil && raw != nil {
-		linger(client, raw.CloseWrite)
+	if raw != nil {
+		part(client, raw.CloseWrite, answer)
+	} else {
+		part(client, nil, answer)
 	}
 	return nil
-}
-
-const (
-	lingerTime  = 300 * time.Millisecond
-	lingerBytes = 64 << 10
-)
-
-// linger sends FIN and reads on for a moment: closing with unread bytes turns the answer into a reset.
-func linger(client net.Conn, half func() error) {
-	_ = half()
-	_ = client.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.CopyN(io.Discard, client, lingerBytes)
 }
 
 var (

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -29,8 +28,7 @@ type Guard struct {
 	// MaxConns is how many connections may be open at once. Default 256.
 	MaxConns int `json:"max_conns,omitempty"`
 
-	open   atomic.Int64
-	linger chan struct{}
+	seats *seats
 }
 
 // CaddyModule implements caddy.Module.
@@ -41,9 +39,9 @@ func (*Guard) CaddyModule() caddy.ModuleInfo {
 // Provision sets defaults, and turns off net/http's own answer to "OPTIONS *", which no handler would see.
 func (g *Guard) Provision(ctx caddy.Context) error {
 	if g.MaxConns <= 0 {
-		g.MaxConns = 256
+		g.MaxConns = defaultMaxConns
 	}
-	g.linger = make(chan struct{}, 16)
+	g.seats = newSeats(g.MaxConns)
 	if srv, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		var once sync.Once
 		// Called by the accept loop before a connection's goroutine exists, so the first call happens before every read.
@@ -71,29 +69,11 @@ func (l *guardListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.guard.open.Add(1) <= int64(l.guard.MaxConns) {
+		if l.guard.seats.take() {
 			return &guardConn{Conn: c, guard: l.guard}, nil
 		}
-		l.guard.open.Add(-1)
-		l.guard.turnAway(c)
-	}
-}
-
-// turnAway answers a connection beyond the cap without reading its request. Few at a time are let down gently; a
-// flood is just closed.
-func (g *Guard) turnAway(c net.Conn) {
-	g.emit(reasonLimitConnections, "too many open connections", 0, time.Now())
-	select {
-	case g.linger <- struct{}{}:
-		go func() {
-			defer func() { <-g.linger; _ = c.Close() }()
-			_ = c.SetDeadline(time.Now().Add(time.Second))
-			if _, err := c.Write(g.overflow()); err == nil {
-				linger(c, closeWriteOf(c))
-			}
-		}()
-	default:
-		_ = c.Close()
+		l.guard.emit(reasonLimitConnections, "too many open connections", 0, time.Now())
+		l.guard.seats.turnAway(c, l.guard.overflow())
 	}
 }
 
@@ -163,7 +143,7 @@ func (c *guardConn) serve(on bool) {
 // Close closes the connection and writes the line of a request that no handler saw.
 func (c *guardConn) Close() error {
 	c.closing.Do(func() {
-		c.guard.open.Add(-1)
+		c.guard.seats.give()
 		c.mu.Lock()
 		pending, since, head, serving := c.pending, c.since, c.head, c.serving
 		c.mu.Unlock()
