@@ -44,7 +44,7 @@ asf:
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from ansible_collections.asf.sandbox.plugins.module_utils.core.policy import as_text  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.core.nftables import as_text  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, plandoc, state, wiring  # noqa: E402
 
 SPEC = {"plan": {"type": "path", "required": True}}

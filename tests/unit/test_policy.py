@@ -3,7 +3,7 @@
 
 import json
 
-from asf_lib.core import policy
+from asf_lib.core import nftables, policy
 from asf_lib.core.topology import topology
 
 T = topology("198.18.0.0/24")
@@ -28,26 +28,26 @@ def test_every_chain_drops_by_default():
 
 
 def test_each_cable_is_limited_to_its_own_source_address_and_ports():
-    text = policy.as_text(rules())
+    text = nftables.as_text(rules())
     assert "iifname agent0 ip saddr 198.18.0.2 ip daddr 198.18.0.1 tcp dport { 3128, 4000 } accept" in text
     assert "iifname broker0 ip saddr 198.18.0.6 ip daddr 198.18.0.5 tcp dport 3129 accept" in text
     assert "reject with tcp reset" in text
 
 
 def test_without_a_broker_nothing_of_it_stands_in_the_rules():
-    text = policy.as_text(rules(brokered=False))
+    text = nftables.as_text(rules(brokered=False))
     assert "broker0" not in text and "4000" not in text
 
 
 def test_the_hosts_addresses_are_barred_before_any_port_is_allowed():
-    lines = policy.as_text(rules()).splitlines()
+    lines = nftables.as_text(rules()).splitlines()
     barred = next(i for i, line in enumerate(lines) if "192.0.2.7" in line)
     allowed = next(i for i, line in enumerate(lines) if line.endswith("tcp dport { 443, 8443 } accept"))
     assert barred < allowed and lines[barred].endswith("admin-prohibited")
 
 
 def test_no_declared_name_means_no_port_out():
-    lines = policy.as_text(rules(tcp_out=[])).splitlines()
+    lines = nftables.as_text(rules(tcp_out=[])).splitlines()
     assert not [line for line in lines if "oifname tap0 tcp dport" in line]
 
 
@@ -60,7 +60,7 @@ def test_canonical_form_ignores_handles_set_order_and_metainfo():
             right = expr.get("match", {}).get("right")
             if isinstance(right, dict) and "set" in right:
                 right["set"].reverse()
-    assert policy.canonical_nft(listed) == policy.canonical_nft(want)
+    assert nftables.canonical(listed) == nftables.canonical(want)
 
 
 def test_neighbouring_addresses_are_one_range_as_nft_lists_them():
@@ -70,16 +70,16 @@ def test_neighbouring_addresses_are_one_range_as_nft_lists_them():
         json.dumps(want).replace('"198.51.100.1", "198.51.100.2"', '{"range": ["198.51.100.1", "198.51.100.2"]}')
     )
     assert listed != want
-    assert policy.canonical_nft(listed) == policy.canonical_nft(want)
+    assert nftables.canonical(listed) == nftables.canonical(want)
     wider = rules(barred=["198.51.100.1", "198.51.100.3", "169.254.0.0/16", "192.0.2.8"])
-    assert policy.canonical_nft(wider) != policy.canonical_nft(want)
+    assert nftables.canonical(wider) != nftables.canonical(want)
 
 
 def test_canonical_form_keeps_a_changed_or_added_rule_apart():
-    want, got = policy.canonical_nft(rules()), rules()
-    assert policy.canonical_nft(got + [got[-1]]) != want
-    assert policy.canonical_nft(got[:-1]) != want
-    assert policy.canonical_nft(got + [{"table": {"family": "ip", "name": "other"}}]) != want
+    want, got = nftables.canonical(rules()), rules()
+    assert nftables.canonical(got + [got[-1]]) != want
+    assert nftables.canonical(got[:-1]) != want
+    assert nftables.canonical(got + [{"table": {"family": "ip", "name": "other"}}]) != want
 
 
 def test_caddy_without_broker_has_l1_alone_and_no_admin():

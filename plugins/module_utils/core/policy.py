@@ -7,9 +7,9 @@ nothing here formats text. Shapes: Caddy's JSON configuration, libnftables-json(
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .nftables import ACCEPT, any_of, base_chain, cidr, field, match, meta, rule, table
 from .topology import Topology
 
 Json = Dict[str, Any]
@@ -154,47 +154,17 @@ def _route(name: str, provider: str, base_url: Optional[str], keyed: bool) -> Js
 
 # --- nftables --------------------------------------------------------------------------------------------------
 
-_TABLE = {"family": "inet", "table": "asf"}
-
-
-def _match(left: Json, right: Any, op: str = "==") -> Json:
-    return {"match": {"op": op, "left": left, "right": right}}
-
-
-def _meta(key: str, value: Any) -> Json:
-    return _match({"meta": {"key": key}}, value)
-
-
-def _field(protocol: str, field: str, value: Any) -> Json:
-    return _match({"payload": {"protocol": protocol, "field": field}}, value)
-
-
-def _any_of(values: Sequence[Any]) -> Any:
-    """A set, or the bare value when there is one: the form in which the kernel's rules are listed again."""
-    return values[0] if len(values) == 1 else {"set": list(values)}
-
-
-def _cidr(text: str) -> Any:
-    address, _, length = text.partition("/")
-    return {"prefix": {"addr": address, "len": int(length)}} if length and length != "32" else address
-
-
-def _rule(chain: str, *expr: Json) -> Json:
-    return {"rule": {**_TABLE, "chain": chain, "expr": list(expr)}}
-
-
-_ACCEPT: Json = {"accept": None}
 _RESET: Json = {"reject": {"type": "tcp reset"}}
 # EHOSTUNREACH for the caller at once: told apart from a closed port (ECONNREFUSED), and nothing waits for a timer.
 _PROHIBITED: Json = {"reject": {"type": "icmpx", "expr": "admin-prohibited"}}
-_ESTABLISHED = _match({"ct": {"key": "state"}}, ["established", "related"], "in")
+_ESTABLISHED = match({"ct": {"key": "state"}}, ["established", "related"], "in")
 
 
 def _from_cable(cable_if: str, source: str, own: str, ports: Sequence[int]) -> List[Json]:
-    head = [_meta("iifname", cable_if), _field("ip", "saddr", source), _field("ip", "daddr", own)]
+    head = [meta("iifname", cable_if), field("ip", "saddr", source), field("ip", "daddr", own)]
     return [
-        _rule("input", *head, _field("tcp", "dport", _any_of(sorted(ports))), _ACCEPT),
-        _rule("input", *head, _meta("l4proto", "tcp"), _RESET),  # a denial must be quick, silence means a fault
+        rule("input", *head, field("tcp", "dport", any_of(sorted(ports))), ACCEPT),
+        rule("input", *head, meta("l4proto", "tcp"), _RESET),  # a denial must be quick, silence means a fault
     ]
 
 
@@ -206,112 +176,32 @@ def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str]
     limited to its own address as well as its source; NOARP and /32 peers do the rest.
     """
     agent, broker = topology.agent, topology.broker
-    out: List[Json] = [{"table": {"family": "inet", "name": "asf"}}]
+    out: List[Json] = [table()]
     for hook in ("input", "forward", "output"):
-        out.append({"chain": {**_TABLE, "name": hook, "type": "filter", "hook": hook, "prio": 0, "policy": "drop"}})
-    out += [_rule("input", _meta("iifname", "lo"), _ACCEPT), _rule("input", _ESTABLISHED, _ACCEPT)]
+        out.append(base_chain(hook, hook))
+    out += [rule("input", meta("iifname", "lo"), ACCEPT), rule("input", _ESTABLISHED, ACCEPT)]
     front_ports = [L1_PORT, L2_PORT] if brokered else [L1_PORT]
     out += _from_cable(agent.far.interface, agent.near.ip, agent.far.ip, front_ports)
     if brokered:
         out += _from_cable(broker.far.interface, broker.near.ip, broker.far.ip, [L3_PORT])
-    out += [_rule("output", _meta("oifname", "lo"), _ACCEPT), _rule("output", _ESTABLISHED, _ACCEPT)]
+    out += [rule("output", meta("oifname", "lo"), ACCEPT), rule("output", _ESTABLISHED, ACCEPT)]
     if brokered:
-        cable, there = _meta("oifname", broker.far.interface), _field("ip", "daddr", broker.near.ip)
-        out.append(_rule("output", cable, there, _field("tcp", "dport", BROKER_PORT), _ACCEPT))
-    return out + _uplink(_meta("oifname", topology.uplink_if), resolver, barred, tcp_out)
+        cable, there = meta("oifname", broker.far.interface), field("ip", "daddr", broker.near.ip)
+        out.append(rule("output", cable, there, field("tcp", "dport", BROKER_PORT), ACCEPT))
+    return out + _uplink(meta("oifname", topology.uplink_if), resolver, barred, tcp_out)
 
 
 def _uplink(up: Json, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]) -> List[Json]:
     """What may leave by the uplink: the resolver, then nothing of the host's own, then the declared ports."""
-    dns = [_field("ip", "daddr", resolver), _meta("l4proto", _any_of(["tcp", "udp"])), _field("th", "dport", 53)]
-    out = [_rule("output", up, *dns, _ACCEPT)]
-    out.append(_rule("output", up, _field("ip", "daddr", _any_of([_cidr(c) for c in barred])), _PROHIBITED))
+    dns = [field("ip", "daddr", resolver), meta("l4proto", any_of(["tcp", "udp"])), field("th", "dport", 53)]
+    out = [rule("output", up, *dns, ACCEPT)]
+    out.append(rule("output", up, field("ip", "daddr", any_of([cidr(c) for c in barred])), _PROHIBITED))
     if tcp_out:
-        out.append(_rule("output", up, _field("tcp", "dport", _any_of(sorted(set(tcp_out)))), _ACCEPT))
-    out.append(_rule("output", up, _PROHIBITED))
+        out.append(rule("output", up, field("tcp", "dport", any_of(sorted(set(tcp_out)))), ACCEPT))
+    out.append(rule("output", up, _PROHIBITED))
     return out
-
-
-def _interval(item: Any) -> Tuple[int, int]:
-    """An element of a set of IPv4 addresses as its first and last address. Raises ValueError for any other element."""
-    if isinstance(item, dict) and set(item) == {"range"}:
-        first, last = item["range"]
-        return int(ipaddress.IPv4Address(first)), int(ipaddress.IPv4Address(last))
-    if isinstance(item, dict) and set(item) == {"prefix"}:
-        item = f"{item['prefix']['addr']}/{item['prefix']['len']}"
-    if not isinstance(item, str):
-        raise ValueError("not an address")
-    network = ipaddress.IPv4Network(item)
-    return int(network.network_address), int(network.broadcast_address)
-
-
-def _canonical_set(items: Sequence[Any]) -> Any:
-    """Sets in one order. Of addresses, the intervals that they cover: nft lists neighbours as one range (measured)."""
-    try:
-        found: List[List[int]] = []
-        for first, last in sorted(_interval(item) for item in items):
-            if found and first <= found[-1][1] + 1:
-                found[-1][1] = max(last, found[-1][1])
-            else:
-                found.append([first, last])
-        return {"addresses": ["-".join(str(ipaddress.IPv4Address(end)) for end in pair) for pair in found]}
-    except ValueError:
-        ordered = sorted((_canonical(v) for v in items), key=repr)
-        return ordered[0] if len(ordered) == 1 else {"set": ordered}
-
-
-def _canonical(value: Any) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {"set"} and isinstance(value["set"], list):
-            return _canonical_set(value["set"])
-        return {k: _canonical(v) for k, v in value.items() if k not in ("handle", "index", "comment")}
-    if isinstance(value, list):
-        return [_canonical(v) for v in value]
-    return value
-
-
-def canonical_nft(objects: Sequence[Json]) -> List[Json]:
-    """A ruleset without what the kernel adds (handles, metainfo) and with sets in one order, to be compared."""
-    kept = [_canonical(o) for o in objects if "metainfo" not in o]
-    tables = [o for o in kept if "table" in o]
-    chains = sorted((o for o in kept if "chain" in o), key=lambda o: str(o["chain"]["name"]))
-    rules = [o for o in kept if "rule" in o]
-    order = {c["chain"]["name"]: i for i, c in enumerate(chains)}
-    rules.sort(key=lambda o: order.get(o["rule"]["chain"], 99))  # stable: order inside a chain is kept
-    others = [o for o in kept if not {"table", "chain", "rule"} & set(o)]
-    return tables + chains + rules + others
 
 
 def hosts(topology: Topology, brokered: bool) -> List[Tuple[str, str]]:
     """Entries of the agent's ``/etc/hosts``: pairs of address and name."""
     return [(topology.agent.far.ip, "front")] if brokered else []
-
-
-def as_text(objects: Sequence[Json]) -> str:
-    """The ruleset as lines for people (``--diff``, reports): one rule a line, in load order."""
-    lines = []
-    for item in objects:
-        if "chain" in item:
-            lines.append(f"chain {item['chain']['name']} policy {item['chain']['policy']}")
-        elif "rule" in item:
-            lines.append("  " + " ".join(_expr_text(e) for e in item["rule"]["expr"]))
-    return "\n".join(lines) + "\n"
-
-
-def _expr_text(expr: Json) -> str:
-    if "match" in expr:
-        match = expr["match"]
-        left = match["left"]
-        word = left.get("meta", left.get("ct", {})).get("key") or "{protocol} {field}".format(**left.get("payload", {}))
-        return f"{word} {_value_text(match['right'])}"
-    if "reject" in expr:
-        return "reject with " + " ".join(str(v) for v in expr["reject"].values())
-    return next(iter(expr))
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, dict) and "set" in value:
-        return "{ " + ", ".join(_value_text(v) for v in value["set"]) + " }"
-    if isinstance(value, dict) and "prefix" in value:
-        return f"{value['prefix']['addr']}/{value['prefix']['len']}"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

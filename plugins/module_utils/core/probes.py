@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .escape import clip
-from .policy import canonical_nft
+from .nftables import canonical
 
 Json = Dict[str, Any]
 Verdict = Tuple[bool, str]
@@ -127,8 +127,8 @@ def _rules(plan: Json, seen: Json, role: str) -> Verdict:
     want: List[Json] = []
     for item in plan["wiring"]["nft"]:
         if item["role"] == role:
-            want = canonical_nft(item["rules"])
-    got = canonical_nft(seen["nft"])
+            want = canonical(item["rules"])
+    got = canonical(seen["nft"])
     if want == got:
         return True, f"{sum('rule' in o for o in got)} rules, as planned"
     missing = [o for o in want if o not in got]
