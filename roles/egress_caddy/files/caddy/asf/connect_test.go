@@ -40,6 +40,14 @@ func declared(i int, name string, port uint16, more m) m {
 
 func startL1(t *testing.T, zone map[string]func(int) answer, entries func(port uint16) []m, handler, guard m) *l1 {
 	t.Helper()
+	l, h := prepareL1(t, zone, entries, handler)
+	l.proxy = startCaddy(t, "L1", h, guard)
+	return l
+}
+
+// prepareL1 starts all but Caddy, and returns the handler's configuration.
+func prepareL1(t *testing.T, zone map[string]func(int) answer, entries func(port uint16) []m, handler m) (*l1, m) {
+	t.Helper()
 	if zone == nil {
 		zone = map[string]func(int) answer{}
 	}
@@ -60,8 +68,7 @@ func startL1(t *testing.T, zone map[string]func(int) answer, entries func(port u
 	for k, v := range handler {
 		h[k] = v
 	}
-	l.proxy = startCaddy(t, "L1", h, guard)
-	return l
+	return l, h
 }
 
 func connectTo(target string) string {

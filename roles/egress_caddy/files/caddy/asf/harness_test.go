@@ -282,12 +282,22 @@ func loadConfig(config m) error {
 
 func startCaddy(t *testing.T, listener string, handler, guard m) *proxy {
 	t.Helper()
+	return startCaddyWith(t, listener, handler, guard, nil)
+}
+
+// startCaddyWith also runs an app beside the HTTP server.
+func startCaddyWith(t *testing.T, listener string, handler, guard, transparent m) *proxy {
+	t.Helper()
 	decided.flush()
 	decided.reset(nil)
 	p := &proxy{t: t, log: filepath.Join(t.TempDir(), "log")}
 	p.addr = fmt.Sprintf("127.0.0.1:%d", freePort(t, "127.0.0.1"))
 	t.Cleanup(func() { _ = caddy.Stop() })
-	if err := loadConfig(caddyConfig(p.log, serverConfig(p.addr, listener, handler, guard))); err != nil {
+	config := caddyConfig(p.log, serverConfig(p.addr, listener, handler, guard))
+	if transparent != nil {
+		config["apps"].(m)["asf_transparent"] = transparent
+	}
+	if err := loadConfig(config); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -15,7 +15,10 @@ import (
 // lists stay under 8 KiB.
 const maxHello = 32 << 10
 
-const recordHandshake = 0x16 // RFC 8446 section 5.1, ContentType
+const ( // RFC 8446 section 5.1, ContentType
+	recordAlert     = 0x15
+	recordHandshake = 0x16
+)
 
 var (
 	errNotTLS    = errors.New("not a TLS handshake")

@@ -4,6 +4,8 @@ package asf
 
 import (
 	"bytes"
+	"crypto/ecdh"
+	"crypto/rand"
 	"crypto/tls"
 	"io"
 	"net"
@@ -15,8 +17,13 @@ import (
 // clientHello returns the first record that crypto/tls sends for a server name.
 func clientHello(t testing.TB, sni string) []byte {
 	t.Helper()
+	return firstFlight(t, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+}
+
+func firstFlight(t testing.TB, config *tls.Config) []byte {
+	t.Helper()
 	a, b := net.Pipe()
-	go func() { _ = tls.Client(a, &tls.Config{ServerName: sni, InsecureSkipVerify: true}).Handshake() }()
+	go func() { _ = tls.Client(a, config).Handshake() }()
 	buf := make([]byte, 16<<10)
 	n, err := b.Read(buf)
 	if err != nil {
@@ -37,35 +44,96 @@ func split(hello []byte, n int) []byte {
 	return out
 }
 
-// twice returns a hello with its server_name extension doubled, lengths put right: two names for two readers.
-func twice(t testing.TB, hello []byte, name string) []byte {
+// extensionsAt is where a hello's list of extensions has its length.
+func extensionsAt(hello []byte) int {
+	at := 5 + 4 + 2 + 32
+	at += 1 + int(hello[at])                       // session id
+	at += 2 + int(hello[at])<<8 + int(hello[at+1]) // cipher suites
+	return at + 1 + int(hello[at])                 // compression
+}
+
+// add raises a big-endian length of size bytes.
+func add(b []byte, at, size, more int) {
+	v := more
+	for k := range size {
+		v += int(b[at+k]) << (8 * (size - 1 - k))
+	}
+	for k := range size {
+		b[at+k] = byte(v >> (8 * (size - 1 - k)))
+	}
+}
+
+// insert returns a hello with bytes put in among its extensions, lengths put right.
+func insert(hello []byte, at int, more []byte) []byte {
+	out := append(append(append([]byte(nil), hello[:at]...), more...), hello[at:]...)
+	add(out, 3, 2, len(more)) // record
+	add(out, 6, 3, len(more)) // handshake
+	add(out, extensionsAt(out), 2, len(more))
+	return out
+}
+
+// serverName is a server_name extension with one name (RFC 6066 section 3).
+func serverName(name string) []byte {
+	return append([]byte{0, 0, 0, byte(len(name) + 5), 0, byte(len(name) + 3), 0, 0, byte(len(name))}, name...)
+}
+
+func find(t testing.TB, hello []byte, name string) int {
 	t.Helper()
-	ext := append([]byte{0, 0, 0, byte(len(name) + 5), 0, byte(len(name) + 3), 0, 0, byte(len(name))}, name...)
-	i := bytes.Index(hello, ext)
+	i := bytes.Index(hello, serverName(name))
 	if i < 0 {
 		t.Fatal("no server_name extension found")
 	}
-	other := bytes.Replace(ext, []byte(name), []byte(strings.Repeat("x", len(name)-5)+".test"), 1)
-	out := append(append(append([]byte(nil), hello[:i+len(ext)]...), other...), hello[i+len(ext):]...)
-	add := func(at, size int) { // big-endian length of size bytes at offset at
-		v := 0
-		for k := range size {
-			v = v<<8 | int(out[at+k])
-		}
-		v += len(other)
-		for k := size - 1; k >= 0; k-- {
-			out[at+k] = byte(v)
-			v >>= 8
-		}
-	}
-	add(3, 2) // record
-	add(6, 3) // handshake
-	at := 5 + 4 + 2 + 32
-	at += 1 + int(out[at])                     // session id
-	at += 2 + int(out[at])<<8 + int(out[at+1]) // cipher suites
-	at += 1 + int(out[at])                     // compression
-	add(at, 2)                                 // extensions
+	return i
+}
+
+// renamed returns a hello with another server name, of any bytes: crypto/tls itself would not send some.
+func renamed(t testing.TB, hello []byte, from, to string) []byte {
+	t.Helper()
+	i := find(t, hello, from)
+	n := len(serverName(from))
+	out := append(append([]byte(nil), hello[:i]...), hello[i+n:]...)
+	add(out, 3, 2, -n)
+	add(out, 6, 3, -n)
+	add(out, extensionsAt(out), 2, -n)
+	return insert(out, i, serverName(to))
+}
+
+// twice returns a hello with its server_name extension doubled: two names for two readers.
+func twice(t testing.TB, hello []byte, name string) []byte {
+	t.Helper()
+	return insert(hello, find(t, hello, name), serverName(strings.Repeat("x", len(name)-5)+".test"))
+}
+
+// alsoNamed returns a hello with a second entry of a type in its list of names.
+func alsoNamed(t testing.TB, hello []byte, name string, kind byte, other string) []byte {
+	t.Helper()
+	i := find(t, hello, name)
+	entry := append([]byte{kind, 0, byte(len(other))}, other...)
+	out := insert(hello, i+len(serverName(name)), entry)
+	add(out, i+2, 2, len(entry)) // extension
+	add(out, i+4, 2, len(entry)) // list
 	return out
+}
+
+// grease returns a hello with an extension of a reserved value first (RFC 8701).
+func grease(hello []byte) []byte {
+	return insert(hello, extensionsAt(hello)+2, []byte{0x0a, 0x0a, 0, 1, 0})
+}
+
+// encryptedHello is a hello with ECH (RFC 9849): outer can be read, inner cannot.
+func encryptedHello(t testing.TB, outer, inner string) []byte {
+	t.Helper()
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := key.PublicKey().Bytes()
+	body := append([]byte{7, 0, 0x20, 0, byte(len(public))}, public...) // config id 7, DHKEM(X25519)
+	body = append(body, 0, 4, 0, 1, 0, 1, 64, byte(len(outer)))         // HKDF-SHA256 with AES-128-GCM, longest name
+	body = append(append(body, outer...), 0, 0)
+	config := append([]byte{0xfe, 0x0d, byte(len(body) >> 8), byte(len(body))}, body...)
+	return firstFlight(t, &tls.Config{ServerName: inner, MinVersion: tls.VersionTLS13,
+		EncryptedClientHelloConfigList: append([]byte{byte(len(config) >> 8), byte(len(config))}, config...)})
 }
 
 func TestReadHello(t *testing.T) {
@@ -82,7 +150,15 @@ func TestReadHello(t *testing.T) {
 		"records of 60":  {bytes.NewReader(split(h, 60)), "a.example.test", false, split(h, 60)},
 		"records of 7":   {bytes.NewReader(split(h, 7)), "a.example.test", false, split(h, 7)},
 		"no name":        {bytes.NewReader(clientHello(t, "")), "", false, nil},
-		"two names":      {bytes.NewReader(twice(t, h, "a.example.test")), "", true, nil},
+		"two extensions": {bytes.NewReader(twice(t, h, "a.example.test")), "", true, nil},
+		"two names":      {bytes.NewReader(alsoNamed(t, h, "a.example.test", 0, "b.test")), "", true, nil},
+		"another type":   {bytes.NewReader(alsoNamed(t, h, "a.example.test", 9, "b.test")), "a.example.test", false, nil},
+		"trailing dot":   {bytes.NewReader(renamed(t, h, "a.example.test", "a.example.test.")), "", true, nil},
+		"empty name":     {bytes.NewReader(renamed(t, h, "a.example.test", "")), "", true, nil},
+		"upper case":     {bytes.NewReader(renamed(t, h, "a.example.test", "A.eXample.test")), "A.eXample.test", false, nil},
+		"NUL":            {bytes.NewReader(renamed(t, h, "a.example.test", "a.example.test\x00.b")), "a.example.test\x00.b", false, nil},
+		"GREASE":         {bytes.NewReader(grease(h)), "a.example.test", false, grease(h)},
+		"encrypted":      {bytes.NewReader(encryptedHello(t, "outer.example.test", "inner.test")), "outer.example.test", false, nil},
 		"truncated":      {bytes.NewReader(h[:len(h)-9]), "", true, nil},
 		"http":           {strings.NewReader("GET / HTTP/1.1\r\n\r\n"), "", true, nil},
 		"SSLv2":          {bytes.NewReader([]byte{0x80, 0x2e, 1, 0, 2}), "", true, nil},
@@ -104,10 +180,12 @@ func TestReadHello(t *testing.T) {
 	}
 }
 
-// FuzzReadHello: no input panics; what is replayed is what was read, bounded; a name comes only without an error.
+// FuzzReadHello: no input panics; what is replayed is what was read, bounded; a name comes only without an error, and
+// is a target only in canonical form.
 func FuzzReadHello(f *testing.F) {
 	h := clientHello(f, "a.example.test")
-	for _, seed := range [][]byte{h, split(h, 7), h[:len(h)-9], twice(f, h, "a.example.test"), clientHello(f, ""), {0x16}, {0x15, 3, 1, 0, 2, 1, 0},
+	for _, seed := range [][]byte{h, split(h, 7), h[:len(h)-9], twice(f, h, "a.example.test"), clientHello(f, ""), grease(h),
+		alsoNamed(f, h, "a.example.test", 0, "b.test"), renamed(f, h, "a.example.test", "A.example.test\x00"), encryptedHello(f, "outer.test", "inner.test"), {0x16}, {0x15, 3, 1, 0, 2, 1, 0},
 		[]byte("GET / HTTP/1.1\r\n\r\n")} {
 		f.Add(seed)
 	}
@@ -121,6 +199,10 @@ func FuzzReadHello(f *testing.F) {
 		}
 		if name != "" && !bytes.Contains(bytes.Join(splitRecords(raw), nil), []byte(name)) {
 			t.Errorf("name %q is not in the bytes", name)
+		}
+		target, no := (&Transparent{port: 443}).target(name, err)
+		if again, why := canonicalName(target.name); no == nil && (again != target.name || why != "" || !strings.EqualFold(name, again)) {
+			t.Errorf("target %q of %q", target.name, name)
 		}
 	})
 }
