@@ -154,20 +154,12 @@ def test_a_machine_without_a_pinned_hash_is_told_which_key_to_fill():
 
 
 def test_names_of_a_session():
-    assert core.names_for("claude", broker=True) == ("gate", "agent-claude", "caddy", "litellm")
-    assert core.names_for("generic", broker=False) == ("gate", "agent-generic", "caddy")
-    assert core.names_for("generic", broker=False, mode="isolated") == ("gate", "agent-generic")
-    assert core.names_for("generic", broker=True, mode="isolated") == ("gate", "agent-generic", "caddy", "litellm")
-    assert core.names_for("generic", broker=False, mode="routed") == ("gate", "agent-generic", "gateway")
-    assert core.names_for("claude", broker=True, mode="routed") == (
-        "gate",
-        "agent-claude",
-        "caddy",
-        "gateway",
-        "litellm",
-    )
+    assert core.names_for("claude", ("caddy", "broker", "agent")) == ("gate", "agent-claude", "caddy", "litellm")
+    assert core.names_for("generic", ("caddy", "agent")) == ("gate", "agent-generic", "caddy")
+    assert core.names_for("generic", ("agent",)) == ("gate", "agent-generic")
+    assert core.names_for("generic", ("gateway", "agent")) == ("gate", "agent-generic", "gateway")
     with pytest.raises(PlanError):
-        core.names_for("codex", broker=True)
+        core.names_for("codex", ())
 
 
 def test_parents_come_first():

@@ -59,8 +59,9 @@ GOOD = {
     "sock-netlink": "refused=31/31",
     "sock-raw": "ENOSYS",
     "sock-pair": "refused=4/4",
-    "net-links": "up=eth0",
-    "net-routes": "routes=1 198.18.0.1/32,via:-,dev:2,table:254",
+    "net-links": "up=lo,eth0",
+    "loopback": "tcp=connected udp=answered",
+    "net-routes": "routes=1 own=4 198.18.0.1/32,via:-,dev:2,table:254",
     "no-ipv6": "addresses=0",
     "unreach": "198.51.100.1:443/tcp=ENETUNREACH 198.51.100.1:443/udp=ENETUNREACH 198.51.100.1:443/icmp=socket-EACCES"
     f" {V6}/tcp=EADDRNOTAVAIL {V6}/udp=EADDRNOTAVAIL {V6}/icmp=socket-EACCES",
@@ -149,13 +150,13 @@ def test_every_probe_can_fail_and_be_missed(row):
         ("sock-highbits", "refused=3/4 audit=ok", "fail"),
         ("sock-families", "refused=0/0", "fail"),
         ("sock-raw", "ok", "fail"),
-        ("net-links", "up=eth0,eth1", "fail"),
+        ("net-links", "up=lo,eth0,eth1", "fail"),
         ("net-links", "up=", "fail"),
-        ("net-routes", "routes=0", "fail"),
-        ("net-routes", "routes=2 198.18.0.1/32,via:-,dev:2,table:254 0.0.0.0/0,via:198.18.0.1,dev:2,table:254", "fail"),
-        ("net-routes", "routes=2 198.18.0.1/32,via:-,dev:2,table:254 198.18.0.5/32,via:-,dev:2,table:77", "fail"),
-        ("net-routes", "routes=2 198.18.0.1/32,via:-,dev:2,table:254", "fail"),
-        ("net-routes", "routes=1 198.18.0.1/32,via:9.9.9.9,dev:2,table:254", "fail"),
+        ("net-routes", "routes=0 own=4", "fail"),
+        ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 0.0.0.0/0,via:198.18.0.1,dev:2,table:254", "fail"),
+        ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 198.18.0.5/32,via:-,dev:2,table:77", "fail"),
+        ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254", "fail"),
+        ("net-routes", "routes=1 own=4 198.18.0.1/32,via:9.9.9.9,dev:2,table:254", "fail"),
         ("no-ipv6", "addresses=1", "fail"),
         ("unreach", GOOD["unreach"].replace("tcp=ENETUNREACH", "tcp=timeout"), "fail"),
         ("unreach", GOOD["unreach"].replace("udp=ENETUNREACH", "udp=connected"), "fail"),
@@ -324,7 +325,7 @@ def test_net_raw_opens_raw_sockets_and_holds_one_capability():
 def test_without_cables_there_is_no_link_and_no_route():
     plan = copy.deepcopy(PLAN)
     plan["probes"].update(reach=[], closed=[], dns=[], allow=None, deny=None, front=None)
-    rep = report(net_links="up=", net_routes="routes=0")
+    rep = report(net_links="up=lo", net_routes="routes=0 own=4")
     assert bad(rep, plan) == {}
     assert not {"reach", "proxy-deny", "front-control"} & set(verdicts(rep, plan))
     assert set(bad(report(), plan)) == {"net-links", "net-routes"}

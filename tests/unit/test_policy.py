@@ -11,15 +11,13 @@ DOCS = policy.Destination("docs.example.com", [443], "required", [], "network.al
 PROVIDER = policy.Destination("api.example.com", [8443], "required", ["10.1.0.0/16"], "llm.base_url")
 
 
-def rules(**change):
+def rules(brokered=True, **change):
     args = {
-        "topology": T,
-        "brokered": True,
         "resolver": "198.51.100.53",
         "barred": ["198.18.1.0/24", "192.0.2.7"],
-        "tcp_out": [443, 8443, 443],
+        "ports": [443, 8443, 443],
     }
-    return policy.nft(**{**args, **change})
+    return policy.nft(T, [3128, 4000] if brokered else [3128], brokered, policy.Uplink(**{**args, **change}))
 
 
 def test_every_chain_drops_by_default():
@@ -47,7 +45,7 @@ def test_the_hosts_addresses_are_barred_before_any_port_is_allowed():
 
 
 def test_no_declared_name_means_no_port_out():
-    lines = nftables.as_text(rules(tcp_out=[])).splitlines()
+    lines = nftables.as_text(rules(ports=[])).splitlines()
     assert not [line for line in lines if "oifname tap0 tcp dport" in line]
 
 

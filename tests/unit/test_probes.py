@@ -14,7 +14,7 @@ SOURCE = "/home/op/repo"
 
 
 def make_plan():
-    nft = policy.nft(T, True, "198.51.100.53", ["198.18.1.0/24"], [443])
+    nft = policy.nft(T, [3128, 4000], True, policy.Uplink("198.51.100.53", ["198.18.1.0/24"], [443]))
     return {
         "session": {"id": "a.main"},
         "workload": {"uid": 1000},
@@ -31,7 +31,9 @@ def make_plan():
         "wiring": {
             "cables": [T.agent.as_dict(), T.broker.as_dict()],
             "nft": [{"role": "caddy", "rules": nft}],
-            "uplink": {"role": "caddy", "interface": "tap0"},
+            "uplinks": [{"role": "caddy", "interface": "tap0"}],
+            "routes": [],
+            "forward": [],
         },
         "network": {"resolver": "198.51.100.53", "aliases": [{"address": "198.18.1.2", "port": 443}]},
         "listeners": [{"role": "caddy", "name": "L1", "address": "198.18.0.1:3128"}],
@@ -88,7 +90,10 @@ def observe(plan, role):
         "neighbours": [
             {"dev": o["interface"], "dst": p["ip"], "lladdr": p["mac"], "state": ["PERMANENT"]} for o, p in own
         ],
-        "nft": copy.deepcopy(plan["wiring"]["nft"][0]["rules"]) if role == "caddy" else [],
+        "nft": [
+            {"metainfo": {"version": "1"}},
+            *(copy.deepcopy(plan["wiring"]["nft"][0]["rules"]) if role == "caddy" else []),
+        ],
         "cables": {
             o["interface"]: {"netns": ROLES.index(p["role"]), "roles": {r: i for i, r in enumerate(ROLES)}}
             for o, p in own

@@ -15,7 +15,9 @@ RULES = [{"table": {"family": "inet", "name": "asf"}}, {"chain": {"family": "ine
 WIRING = {
     "cables": [T.agent.as_dict(), T.broker.as_dict()],
     "nft": [{"role": "caddy", "rules": RULES}],
-    "uplink": {"role": "caddy", "interface": "tap0"},
+    "uplinks": [{"role": "caddy", "interface": "tap0"}],
+    "routes": [],
+    "forward": [],
 }
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import PlanError
+from .roles import BROKER, CADDY, GATEWAY
 
 PREFIX = "localhost/asf/"
 #: Raised when the code that builds changes what it makes from the same files.
@@ -113,10 +114,14 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-def names_for(adapter: str, *, broker: bool, mode: str = "proxy") -> tuple[str, ...]:
-    """What a session of this adapter and network mode runs: gate, agent image, and the enforcers that it has.
+#: Image of each role but the agent's, which its adapter decides.
+OF_ROLE = {CADDY: "caddy", BROKER: "litellm", GATEWAY: "gateway"}
 
-    Caddy serves proxy mode and every broker, the gateway routed mode. Raises PlanError for an adapter without image.
+
+def names_for(adapter: str, roles: Iterable[str]) -> tuple[str, ...]:
+    """What a session of this adapter and these containers runs: gate, agent image, and the image of every service.
+
+    Raises PlanError for an adapter without image.
     """
     if adapter not in ADAPTERS:
         raise PlanError(
@@ -126,9 +131,7 @@ def names_for(adapter: str, *, broker: bool, mode: str = "proxy") -> tuple[str, 
             remedy=f"use one of: {', '.join(ADAPTERS)}",
             code="adapter",
         )
-    wanted = ["gate", f"agent-{adapter}"]
-    wanted += ["caddy"] * (broker or mode == "proxy") + ["gateway"] * (mode == "routed") + ["litellm"] * broker
-    return tuple(wanted)
+    return ("gate", f"agent-{adapter}", *(OF_ROLE[role] for role in roles if role in OF_ROLE))
 
 
 def order(names: Iterable[str]) -> tuple[str, ...]:

@@ -89,9 +89,10 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("sock-netlink", 1, "every netlink protocol but 0 is refused by the filter", rules.exactly("refused=31/31")),
     Inside("sock-raw", 1, "raw sockets are refused by the filter (open with NET_RAW)", rules.raw_socket),
     Inside("sock-pair", 1, "socketpair is refused for every family but UNIX", rules.exactly("refused=4/4")),
-    Inside("net-links", 2, "the only links up are lo and the planned cable", rules.links),
+    Inside("net-links", 2, "the only links up are lo and the planned cables", rules.links),
     Inside("net-routes", 2, "the only routes are to the cable's peer, in every table, both families", rules.routes),
     Inside("no-ipv6", 2, "no IPv6 address", rules.exactly("addresses=0")),
+    Inside("loopback", 3, "the probes see a connection and an answer over loopback", rules.loopback),
     Inside(
         "unreach",
         2,
@@ -127,9 +128,12 @@ INSIDE: Tuple[Inside, ...] = (
 )
 
 #: Probe → the controls beside which alone its pass counts, the first that this plan has: what is down refuses
-#: everything. Where nothing may be reached through the proxy, the front is the control, or the listeners are.
+#: everything. Where nothing may be reached through the proxy, the front is the control, or the listeners are; where
+#: nothing may be reached at all, loopback is.
 DEPENDS: Dict[str, Tuple[str, ...]] = {
-    "unreach": ("reach",),
+    "net-links": ("loopback",),
+    "net-routes": ("loopback",),
+    "unreach": ("reach", "loopback"),
     "closed": ("reach",),
     "dns-silent": ("reach",),
     "proxy-deny": ("proxy-allow", "front-control", "reach"),

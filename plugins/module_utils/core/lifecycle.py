@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import roles
+
 OPENING, LIVE, CLOSING, BROKEN, ENDED = STATES = ("opening", "live", "closing", "broken", "ended")
 
 LABEL_SESSION = "asf.session"
 LABEL_OWNER = "asf.owner"
 LABEL_ROLE = "asf.role"
 LABEL_VOLUME = "asf.volume"
-#: Order of teardown: who can still act for the workload goes first, who logs decisions goes after it.
-ORDER = ("agent", "caddy", "broker")
 
 #: What Podman calls a container whose end it saw; only then its exit code means anything.
 OVER = ("exited", "stopped")
@@ -106,7 +106,7 @@ def secrets_of(session: str, names: Iterable[str]) -> tuple[str, ...]:
 def _rank(container: Container) -> tuple[int, str]:
     role = container.role
     # A helper (probe, copy) acts for nobody: with the agent, first.
-    return (ORDER.index(role) if role in ORDER else 0, container.name)
+    return (roles.STOP.index(role) if role in roles.STOP else 0, container.name)
 
 
 def removal(session: str, owner: int, survey: Survey) -> Removal:
@@ -153,7 +153,8 @@ def _wanted(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def problems(record: Mapping[str, Any] | None, containers: Sequence[Container]) -> list[str]:
     """Why a session that should be live is not, one sentence each; the workload's own end is no problem.
 
-    Caddy and the broker end by themselves, with code 0, when the workload has (their cables are gone).
+    The services end by themselves, with code 0, when the workload has (their cables are gone). Which there are, the
+    record tells: a session without Caddy lives as long as its agent does.
     """
     if record is None:
         return ["its record is missing; its resources were found by label"]
@@ -208,7 +209,7 @@ def state(record: Mapping[str, Any] | None, containers: Sequence[Container], con
 
     ``opening`` and ``closing`` last as long as a controller lives; without one the session is ``broken`` (case L1), as
     is everything that has resources and no record (case L2). A workload that ended by itself leaves ``ended``, whatever
-    became of Caddy and the broker: nothing can be broken any more.
+    became of its services: nothing can be broken any more.
     """
     said = record.get("state") if record is not None else None
     if said in (OPENING, CLOSING):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from . import roles
 from .errors import ManifestError, Problem
 from .formats import duration_seconds, size_bytes
 from .manifest_rules import dropped_domains, provider_host, run_rules
@@ -166,6 +167,11 @@ class Manifest:
     def brokered(self) -> bool:
         """Whether the session has a broker and a front."""
         return self.llm is not None and self.llm.broker
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the session's containers, in the order in which they are made."""
+        return roles.of(self.network.mode, self.brokered)
 
     def effective_domains(self) -> tuple[Domain, ...]:
         """What the agent may reach through L1: the declared list without the provider's host while brokered."""
@@ -384,8 +390,8 @@ _UNBUILT = {
 def unbuilt(manifest: Manifest) -> list[Problem]:
     """Valid keys whose enforcement this version does not have: refused by name at plan time, never ignored."""
     found: dict[str, tuple[str, str]] = {}
-    if manifest.network.mode != "proxy":
-        found["network.mode"] = (manifest.network.mode, f"the {manifest.network.mode} network mode")
+    if manifest.network.mode == "routed":
+        found["network.mode"] = ("routed", "the routed network mode")
     if manifest.isolation != "container":
         found["isolation"] = (manifest.isolation, "isolation in a microVM")
     llm = manifest.llm

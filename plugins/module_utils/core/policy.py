@@ -7,7 +7,7 @@ nothing here formats text. Shapes: Caddy's JSON configuration, libnftables-json(
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .nftables import ACCEPT, any_of, base_chain, cidr, field, match, meta, rule, table
 from .topology import Topology
@@ -85,20 +85,22 @@ def _inference(session: str, protocol: str, upstream: str) -> Json:
 def caddy(
     session: str,
     topology: Topology,
-    destinations: Sequence[Destination],
+    destinations: Optional[Sequence[Destination]],
     provider: Sequence[Destination],
     protocol: Optional[str],
     deny: Sequence[str],
     resolver: str,
 ) -> Json:
-    """Caddy's whole configuration: L1, and with a broker (``protocol`` is set) L2 and L3.
+    """Caddy's whole configuration: L1 unless ``destinations`` is None, and with a broker (``protocol``) L2 and L3.
 
     ``deny`` are CIDRs that no name may resolve to, whatever the manifest allows: the cables' range and the host's
     own addresses. Without the admin endpoint and autosave, the file is the only way in.
     """
     front, exit_ = topology.agent.far, topology.broker.far
-    l1 = _connect(session, "L1", destinations, deny, resolver)
-    servers = {"l1": _server(session, "L1", f"{front.ip}:{L1_PORT}", l1, 256)}
+    servers: Json = {}
+    if destinations is not None:
+        l1 = _connect(session, "L1", destinations, deny, resolver)
+        servers["l1"] = _server(session, "L1", f"{front.ip}:{L1_PORT}", l1, 256)
     if protocol is not None:
         l2 = _inference(session, protocol, f"{topology.broker.near.ip}:{BROKER_PORT}")
         l3 = _connect(session, "L3", provider, deny, resolver)
@@ -168,11 +170,19 @@ def _from_cable(cable_if: str, source: str, own: str, ports: Sequence[int]) -> L
     ]
 
 
-def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]) -> List[Json]:
+class Uplink(NamedTuple):
+    """What may leave Caddy by its uplink. ``barred`` are CIDRs there that are the host's own or the user-mode network's
+    aliases; ``ports`` the declared TCP ports."""
+
+    resolver: str
+    barred: Sequence[str]
+    ports: Sequence[int]
+
+
+def nft(topology: Topology, front_ports: Sequence[int], brokered: bool, uplink: Optional[Uplink]) -> List[Json]:
     """Rules of Caddy's network namespace, as a list of table, chain and rule objects in load order.
 
-    ``barred`` are CIDRs behind the uplink that are the host's own or the user-mode network's aliases; ``tcp_out``
-    the declared ports. Linux accepts packets for any local address on any link (weak host model), so each cable is
+    ``front_ports`` are those of its end of the agent's cable; ``uplink`` is None where it has no way out. Linux accepts packets for any local address on any link (weak host model), so each cable is
     limited to its own address as well as its source; NOARP and /32 peers do the rest.
     """
     agent, broker = topology.agent, topology.broker
@@ -180,7 +190,6 @@ def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str]
     for hook in ("input", "forward", "output"):
         out.append(base_chain(hook, hook))
     out += [rule("input", meta("iifname", "lo"), ACCEPT), rule("input", _ESTABLISHED, ACCEPT)]
-    front_ports = [L1_PORT, L2_PORT] if brokered else [L1_PORT]
     out += _from_cable(agent.far.interface, agent.near.ip, agent.far.ip, front_ports)
     if brokered:
         out += _from_cable(broker.far.interface, broker.near.ip, broker.far.ip, [L3_PORT])
@@ -188,7 +197,7 @@ def nft(topology: Topology, brokered: bool, resolver: str, barred: Sequence[str]
     if brokered:
         cable, there = meta("oifname", broker.far.interface), field("ip", "daddr", broker.near.ip)
         out.append(rule("output", cable, there, field("tcp", "dport", BROKER_PORT), ACCEPT))
-    return out + _uplink(meta("oifname", topology.uplink_if), resolver, barred, tcp_out)
+    return out + (_uplink(meta("oifname", topology.uplink_if), *uplink) if uplink else [])
 
 
 def _uplink(up: Json, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]) -> List[Json]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from .escape import clip
 from .nftables import canonical
+from .roles import CREATE
 
 Json = Dict[str, Any]
 Verdict = Tuple[bool, str]
@@ -29,8 +30,10 @@ class Probe(NamedTuple):
     invariant: int
     expect: str
     judge: Judge
-    roles: Sequence[str] = ("agent", "caddy", "broker")
+    roles: Sequence[str] = CREATE
     when: str = "wired"
+    #: Whether it is due for a role of this plan at all.
+    due: Callable[[Json, str], bool] = lambda plan, role: True
 
 
 def ends(plan: Json, role: str) -> List[Tuple[Json, Json]]:
@@ -41,6 +44,11 @@ def ends(plan: Json, role: str) -> List[Tuple[Json, Json]]:
             if own["role"] == role:
                 pairs.append((own, peer))
     return pairs
+
+
+def uplink(plan: Json, role: str) -> str:
+    """The interface of the role's private way out; empty without one."""
+    return next((str(one["interface"]) for one in plan["wiring"]["uplinks"] if one["role"] == role), "")
 
 
 def _same(want: Iterable[Any], got: Iterable[Any], noun: str) -> Verdict:
@@ -55,8 +63,7 @@ def _same(want: Iterable[Any], got: Iterable[Any], noun: str) -> Verdict:
 
 def _links(plan: Json, seen: Json, role: str) -> Verdict:
     want = ["lo"] + [own["interface"] for own, _ in ends(plan, role)]
-    if role == plan["wiring"]["uplink"]["role"]:
-        want.append(plan["wiring"]["uplink"]["interface"])
+    want += [name] if (name := uplink(plan, role)) else []
     by_name = {link["ifname"]: link for link in seen["links"]}
     ok, text = _same(want, by_name, "links")
     for own, _ in ends(plan, role):
@@ -67,12 +74,12 @@ def _links(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _addresses(plan: Json, seen: Json, role: str) -> Verdict:
-    uplink = plan["wiring"]["uplink"]
+    out = uplink(plan, role)
     want = [f"{own['interface']} {own['ip']}/32 peer {peer['ip']}" for own, peer in ends(plan, role)]
     got = []
     for link in seen["addresses"]:
         name = link["ifname"]
-        if name == "lo" or (role == uplink["role"] and name == uplink["interface"]):
+        if name in ("lo", out):
             continue
         for info in link.get("addr_info", []):
             # iproute2 shows a peer address as {"local": own, "address": peer}
@@ -81,31 +88,41 @@ def _addresses(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _routes(plan: Json, seen: Json, role: str) -> Verdict:
-    uplink = plan["wiring"]["uplink"]
+    """The cables' peers, the planned static routes, and one default route by the uplink where there is one."""
+    out = uplink(plan, role)
     want = [f"{peer['ip']} {own['interface']}" for own, peer in ends(plan, role)]
-    got, defaults, strange = [], [], []
+    want += [f"default {out}"] if out else []
+    for planned in plan["wiring"]["routes"]:
+        if planned["role"] == role:
+            want += [f"{_bare(cidr)} via {planned['via']} {planned['interface']}" for cidr in planned["to"]]
+    got, own_addresses = [], 0
     for route in seen["routes"]:
-        where = f"{route.get('dst')} {route.get('dev')}"
-        if route.get("table", "main") == "local":
+        table, dst, dev = route.get("table", "main"), route.get("dst"), route.get("dev")
+        if table == "local":
+            own_addresses += 1
             continue
-        if route.get("table", "main") != "main":
-            strange.append(f"{where} table {route['table']}")
-        elif route.get("dst") == "default":
-            defaults.append(where)
-        elif role != uplink["role"] or route.get("dev") != uplink["interface"]:
-            got.append(where)
-    wanted_defaults = [f"default {uplink['interface']}"] if role == uplink["role"] else []
-    ok, text = _same(want + wanted_defaults, got + defaults + strange, "routes")
-    return ok, text
+        via = f" via {route['gateway']}" if "gateway" in route and not (dev == out and dst == "default") else ""
+        if table != "main":
+            got.append(f"{dst}{via} {dev} table {table}")
+        elif not out or dev != out or dst == "default":
+            got.append(f"{dst}{via} {dev}")
+    if not own_addresses:
+        raise ValueError("not even loopback's own routes were listed")
+    return _same(want, got, "routes")
+
+
+def _bare(cidr: str) -> str:
+    """A destination as ip(8) shows it: without the length of a single address."""
+    return cidr[: -len("/32")] if cidr.endswith("/32") else cidr
 
 
 def _neighbours(plan: Json, seen: Json, role: str) -> Verdict:
-    uplink = plan["wiring"]["uplink"]
+    out = uplink(plan, role)
     want = [f"{own['interface']} {peer['ip']} {peer['mac']} PERMANENT" for own, peer in ends(plan, role)]
     got = [
         f"{n.get('dev')} {n.get('dst')} {n.get('lladdr')} {'/'.join(n.get('state', []))}"
         for n in seen["neighbours"]
-        if n.get("dev") != "lo" and not (role == uplink["role"] and n.get("dev") == uplink["interface"])
+        if n.get("dev") not in ("lo", out)
     ]
     return _same(want, got, "neighbours")
 
@@ -128,6 +145,8 @@ def _rules(plan: Json, seen: Json, role: str) -> Verdict:
     for item in plan["wiring"]["nft"]:
         if item["role"] == role:
             want = canonical(item["rules"])
+    if not any("metainfo" in o for o in seen["nft"]):
+        raise ValueError("nft listed nothing, not even its own version")
     got = canonical(seen["nft"])
     if want == got:
         return True, f"{sum('rule' in o for o in got)} rules, as planned"
@@ -137,7 +156,8 @@ def _rules(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _forwarding(plan: Json, seen: Json, role: str) -> Verdict:
-    return seen["ip_forward"] == "0", f"ip_forward={seen['ip_forward']}"
+    want = "1" if role in plan["wiring"]["forward"] else "0"
+    return seen["ip_forward"] == want, f"ip_forward={seen['ip_forward']}"
 
 
 # --- apart from other sessions ---------------------------------------------------------------------------------
@@ -380,24 +400,29 @@ def _aliases(plan: Json, seen: Json, role: str) -> Verdict:
     return True, "rejected by the output rules: " + ", ".join(seen["aliases"])
 
 
+def _leaves(plan: Json, role: str) -> bool:
+    """Where Caddy has no way out, links and routes show it, and nothing is left to ask."""
+    return bool(uplink(plan, role))
+
+
 PROBES: Tuple[Probe, ...] = (
     Probe("links", 2, "lo and the planned cables only, ARP off", _links),
     Probe("addresses", 2, "the planned /32 addresses and no other", _addresses),
-    Probe("routes", 2, "the cable's peer only; Caddy exactly one default route, on the uplink (N4)", _routes),
+    Probe("routes", 2, "the cables' peers, planned routes, and one default route where there is an uplink (N4)", _routes),
     Probe("neighbours", 2, "the planned permanent entries only", _neighbours),
     Probe("ipv6", 2, "IPv6 off, no address, no route (N10)", _no_ipv6),
     Probe("rules", 2, "the kernel lists exactly the planned ruleset", _rules),
     Probe("peers", 2, "each cable ends in this session's own container (N3)", _peers),
     Probe("alone", 2, "no process of another container or session is in its namespaces (N3)", _alone),
-    Probe("forwarding", 2, "ip_forward is 0", _forwarding),
+    Probe("forwarding", 2, "ip_forward is 0, and 1 in a gateway", _forwarding),
     Probe("identity", 3, "pid, start time and network namespace are those chosen at init", _identity),
     Probe("namespaces", 1, "no namespace is the host's", _namespaces),
-    Probe("userns", 1, "agent: operator's uid is its own; Caddy and broker do not map it", _userns),
+    Probe("userns", 1, "agent: operator's uid is its own; Caddy, broker and gateway do not map it", _userns),
     Probe("options", 1, "read-only root, no capability, no device, planned image and labels", _options),
     Probe("mounts", 1, "the planned mounts, read-only where planned, and none besides", _mounts),
     Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots),
-    Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",)),
-    Probe("aliases", 2, "host aliases and the host's addresses are rejected behind Caddy (N8)", _aliases, ("caddy",)),
+    Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",), due=_leaves),
+    Probe("aliases", 2, "host aliases and the host's addresses are rejected behind Caddy (N8)", _aliases, ("caddy",), due=_leaves),
     Probe("listeners", 2, "the planned listeners and no other", _listeners, ("caddy",), "started"),
     Probe("limits", 1, "the planned limits are set on the process and its control group", _limits, when="started"),
     Probe("confined", 1, "all capability sets zero, no_new_privs, seccomp filter loaded", _confined, when="started"),
@@ -424,7 +449,8 @@ def judge(plan: Json, observed: Mapping[str, Json], started: Mapping[str, bool])
     results = []
     for role in (c["role"] for c in plan["containers"]):
         for probe in PROBES:
-            if role not in probe.roles or (probe.when == "started" and not started.get(role)):
+            early = probe.when == "started" and not started.get(role)
+            if role not in probe.roles or early or not probe.due(plan, role):
                 continue
             verdict, evidence = _verdict(probe, plan, observed.get(role), role)
             results.append(result(f"{role}-{probe.name}", probe.invariant, "outside", probe.expect, verdict, evidence))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The wires of a session: two point-to-point cables and Caddy's uplink, with fixed addresses.
+"""The wires of a session: point-to-point cables and private uplinks, with fixed addresses.
 
 Addresses come from one special-purpose range (RFC 2544, 198.18.0.0/15, is the default's home). Every session uses the
 same ones: its namespaces are private, so there is nothing to allocate and nothing to collide.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from .errors import PlanError
 
@@ -32,7 +32,7 @@ class End:
 
 @dataclass(frozen=True)
 class Cable:
-    """A veth pair; ``near`` is the confined container's end, ``far`` is Caddy's."""
+    """A veth pair; ``near`` is the confined container's end, ``far`` the enforcer's."""
 
     name: str
     near: End
@@ -44,11 +44,15 @@ class Cable:
 
 @dataclass(frozen=True)
 class Topology:
-    """Both cables (the broker's exists only in a brokered session) and the uplink's interface name."""
+    """Every cable that a session may have, whether it has it or not, and the uplinks' interface name.
+
+    Uplinks lie in namespaces of their own, so all have the same name and range.
+    """
 
     cable_range: str
     agent: Cable
     broker: Cable
+    gateway: Cable
     uplink_if: str = UPLINK_IF
 
 
@@ -56,9 +60,13 @@ def _mac(ip: str) -> str:
     return "02:a5:f0:00:00:" + format(int(ip.rsplit(".", 1)[1]), "02x")
 
 
-def _cable(network: ipaddress.IPv4Network, name: str, near_if: str, far_if: str, far: int, near: int) -> Cable:
-    far_ip, near_ip = str(network[far]), str(network[near])
-    return Cable(name, End(name, near_if, near_ip, _mac(near_ip)), End("caddy", far_if, far_ip, _mac(far_ip)))
+def _cable(network: ipaddress.IPv4Network, name: str, far: Tuple[str, str], near: Tuple[str, str], at: int) -> Cable:
+    """``far`` and ``near`` are role and interface; ``at`` is the number of the far end's address, the near's follows.
+
+    Numbers count past the range where it is too small for a cable that this session does not have.
+    """
+    far_ip, near_ip = (str(network.network_address + number) for number in (at, at + 1))
+    return Cable(name, End(*near, near_ip, _mac(near_ip)), End(*far, far_ip, _mac(far_ip)))
 
 
 def _range(text: str, key: str, example: str) -> ipaddress.IPv4Network:
@@ -78,20 +86,23 @@ def _range(text: str, key: str, example: str) -> ipaddress.IPv4Network:
     return network
 
 
-def topology(cable_range: str) -> Topology:
-    """Lay the cables in ``cable_range`` (a special-purpose IPv4 CIDR, /29 or larger). Raises PlanError otherwise."""
+def topology(cable_range: str, longest: int = 29) -> Topology:
+    """Lay the cables in ``cable_range``, a special-purpose IPv4 CIDR with a prefix of at most ``longest``: 28 with the
+    gateway's cable, else 29. Raises PlanError otherwise.
+    """
     network = _range(cable_range, "asf_network_cable_range", "198.18.0.0/24")
-    if network.prefixlen > 29:
+    if network.prefixlen > longest:
         raise PlanError(
             "the cables' range is too small",
             key="asf_network_cable_range",
             found=cable_range,
-            remedy="give at least a /29",
+            remedy=f"give at least a /{longest}",
         )
     return Topology(
         str(network),
-        _cable(network, "agent", "eth0", "agent0", 1, 2),
-        _cable(network, "broker", "eth0", "broker0", 5, 6),
+        _cable(network, "agent", ("caddy", "agent0"), ("agent", "eth0"), 1),
+        _cable(network, "broker", ("caddy", "broker0"), ("broker", "eth0"), 5),
+        _cable(network, "gateway", ("gateway", "agent0"), ("agent", "eth1"), 9),
     )
 
 

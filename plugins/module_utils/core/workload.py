@@ -74,14 +74,15 @@ def terminal(given: Mapping[str, str]) -> Dict[str, str]:
 def environment(
     adapter: str,
     protocol: Optional[str],
-    topology: Topology,
+    proxied: Optional[Topology],
     with_ca: bool,
     terminal_env: Mapping[str, str],
     manifest_env: Dict[str, str],
 ) -> Tuple[Dict[str, str], List[str]]:
     """The complete environment (the gate sets nothing else) and the variables that receive the session token.
 
-    ``protocol`` is the front's when the session is brokered, else None; ``terminal_env`` is empty without a terminal.
+    ``protocol`` is the front's when the session is brokered, else None; ``proxied`` is set in a mode with
+    L1; ``terminal_env`` is empty without a terminal.
     The manifest's ``env`` comes last: network policy does not rest on variables.
     """
     env = {
@@ -94,7 +95,7 @@ def environment(
         "TERM": "dumb",
         **terminal_env,
         "IS_SANDBOX": "1",
-        **proxies(topology),
+        **(proxies(proxied) if proxied else {}),
         **_ADAPTER_ENV.get(adapter, {}),
     }
     if with_ca:

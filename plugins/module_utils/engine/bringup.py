@@ -147,6 +147,7 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
 def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
     """Identity of each first process: what later probes compare with, because 4.3 may swap it silently."""
     out = {}
+    uplinks = {one["role"]: one["interface"] for one in doc.plan["wiring"]["uplinks"]}
     for role, got in observe.inspect(podman, doc.names()).items():
         start = procs.start_time(got["pid"])
         if start is None:
@@ -158,10 +159,9 @@ def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
             "start": start,
             "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
         }
-        uplink = doc.plan["wiring"]["uplink"]
-        if uplink["role"] == role:
-            out[role]["uplink"] = uplink["interface"]
-    # Caddy's and the broker's logs tell by their first line whether it is lost; a workload's output does not.
+        if role in uplinks:
+            out[role]["uplink"] = uplinks[role]
+    # The services' logs tell by their first line whether it is lost; a workload's output does not.
     if path := logs.path_of(out["agent"]["pid"], out["agent"]["id"]):
         out["agent"]["log_born"] = logbirth.of(path)
     return out

@@ -11,13 +11,13 @@ from typing import Any, Mapping, Sequence
 from ..core import decisions, lifecycle
 from ..core.errors import AsfError
 from ..core.lifecycle import Container
+from ..core.roles import SERVICES
 from ..core.redact import Redactor
 from . import inventory, lastwords, logbirth, logs
 from .evidencefs import Evidence
 from .podman import Podman
 
 Details = Mapping[str, inventory.Detail]
-SERVICES = ("caddy", "broker")
 #: The gate's exit code when ``limits.time`` is over; timeout(1) uses it as well.
 TIME_OVER = 124
 #: Seconds that a stopped service's last lines may take from its pipe to its log.
@@ -161,7 +161,7 @@ def _bounded(
     parsed: Mapping[str, decisions.Parsed], removal: lifecycle.Removal, known: Details, record: Mapping[str, Any]
 ) -> list[str]:
     """What was lost because a log met its bound, one sentence each."""
-    notes = [_LOST[role] for role, one in parsed.items() if lines_lost(one)]
+    notes = [_LOST[role] for role, one in parsed.items() if role in _LOST and lines_lost(one)]
     notes += _uncounted(parsed)
     agents = [one for one in removal.containers if one.role not in SERVICES]
     return notes + [

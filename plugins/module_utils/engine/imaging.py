@@ -31,7 +31,7 @@ def prepare(
     wanted = list(names)
     if agent:
         manifest = homes.load_manifest(root, agent)
-        wanted += core.names_for(manifest.adapter, broker=manifest.brokered, mode=manifest.network.mode)
+        wanted += core.names_for(manifest.adapter, manifest.roles)
     core.order(wanted)
     given = dict(options or {})
     given["ca_bundle"] = given.get("ca_bundle") or homes.load_settings(root).ca_bundle or ""

@@ -17,13 +17,13 @@ from ..core.lifecycle import (
     LABEL_ROLE,
     LABEL_SESSION,
     LABEL_VOLUME,
-    ORDER,
     OVER,
     Container,
     Survey,
     Volume,
     secret_session,
 )
+from ..core.roles import STOP
 from . import procs
 from .podman import Call, Podman
 
@@ -41,7 +41,7 @@ DETAILS_FORMAT = (
 
 
 def _names(session: str) -> list[str]:
-    return [f"asf-{session}-{role}" for role in (*ORDER, "gateway")]
+    return [f"asf-{session}-{role}" for role in STOP]
 
 
 def _rows(text: str) -> list[Mapping[str, Any]]:

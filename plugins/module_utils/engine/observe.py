@@ -15,7 +15,7 @@ import subprocess
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ..core.errors import EngineError
-from ..core.probes import SEPARATE
+from ..core.probes import SEPARATE, uplink
 from . import apart, netns
 from .podman import Podman
 
@@ -245,7 +245,7 @@ def session(
     for role, entry in seen.items():
         entry.update(inspect=inspected[role], chosen=chosen.get(role), host_ns=host_ns, plan_digest=digest)
         entry.update(_guarded(lambda: {"sources": _sources(plan)}))
-    if "caddy" in seen:
+    if "caddy" in seen and uplink(plan, "caddy"):
         path = inspected["caddy"]["resolv_conf"]
         seen["caddy"].update(_guarded(lambda: {"nameservers": _nameservers(path)}))
         seen["caddy"].update(_guarded(lambda: {"aliases": _aliases(plan, pids["caddy"])}))

@@ -201,19 +201,7 @@ def _storage(podman: Podman) -> List[str]:
 
 
 def _host(podman: Podman, resolver: Optional[str]) -> plans.Host:
-    facts = hostfacts.for_plan(podman.version(), resolver)
-    if not facts["resolver"]:
-        raise HostError(
-            "no resolver that Caddy could ask: the host's own are on loopback or IPv6",
-            file="/etc/resolv.conf",
-            key="resolver",
-            remedy="set `resolver` in config.yml to an IPv4 address that is reachable from this host",
-        )
-    if not facts["uplink_helper"]:
-        raise HostError(
-            "neither slirp4netns nor pasta is there", remedy="install one of them; `asf-play doctor` says which"
-        )
-    return plans.Host(**facts)
+    return plans.Host(**hostfacts.for_plan(podman.version(), resolver))
 
 
 def _ca_digest(path: Optional[str]) -> str:
@@ -244,7 +232,7 @@ def _limits(inputs: Inputs, settings: Settings) -> Json:
 
 
 def _image_names(manifest: Manifest) -> List[str]:
-    return list(image_names.names_for(manifest.adapter, broker=manifest.brokered, mode=manifest.network.mode))
+    return list(image_names.names_for(manifest.adapter, manifest.roles))
 
 
 def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]:

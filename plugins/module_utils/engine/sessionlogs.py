@@ -14,8 +14,6 @@ from . import inventory, lastwords, logs, procs, state
 from .dirs import Env
 from .podman import Podman
 
-ROLES = ("agent", "caddy", "broker")
-
 
 class Source(NamedTuple):
     """One container's log. ``path`` is empty when the engine keeps no file (an interactive workload's terminal)."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Take a session down: by record and by label, in an order that leaves no orphan, as often as one likes (invariant 6).
 
-Order: the workload ends first; then Caddy and the broker, gracefully, so that cut tunnels are logged; their logs
+Order: the workload ends first; then the services, gracefully, so that cut tunnels are logged; their logs
 become evidence; then containers, secrets, volumes, the run folder, and last the record. A kill at any point leaves the
 record or a labelled resource, and the next call goes on from there (case L1).
 """
@@ -19,6 +19,7 @@ from ..core import lifecycle
 from ..core.errors import AsfError, EngineError
 from ..core.lifecycle import Container, Removal, Survey
 from ..core.redact import Redactor
+from ..core.roles import SERVICES
 from . import gathering, inventory, procs, reporting, signals, state
 from .dirs import Env
 from .evidencefs import Evidence, seal
@@ -115,7 +116,7 @@ def _end(
     late = signals.wait(list(named), seconds)
     signals.send(late, [signal.SIGKILL])
     signals.wait(late, 1)
-    if any(one.role in gathering.SERVICES for one in started):
+    if any(one.role in SERVICES for one in started):
         procs.until_logged(monitors, 0.5)
     spent = f"{time.monotonic() - begin:.1f} s"
     for who, name in named.items():
@@ -280,8 +281,8 @@ def _take_down(
     record: Record,
     report: Report,
 ) -> None:
-    agents = [one for one in found.containers if one.role not in gathering.SERVICES]
-    services = [one for one in found.containers if one.role in gathering.SERVICES]
+    agents = [one for one in found.containers if one.role not in SERVICES]
+    services = [one for one in found.containers if one.role in SERVICES]
     with _timed(report, "stop"):
         _end(agents, living, _AGENT_SIGNALS, AGENT_GRACE, report)
         _end(services, living, (signal.SIGTERM,), SERVICE_GRACE, report)

@@ -53,12 +53,13 @@ def plugged(pids: Mapping[str, int], cables: Sequence[Json]) -> List[bool]:
     return [c["near"]["interface"] in {link.get("ifname") for link in json.loads(out)} for c, out in zip(cables, outs)]
 
 
-def wire(pids: Mapping[str, int], wiring: Json) -> None:
-    """Load the rules, then plug every cable: one forked process, in this order, so that no cable is ever unfiltered.
+def _route_batch(planned: Json) -> str:
+    """Static routes over a cable; its peer is on the link already."""
+    return "".join(f"route add {cidr} via {planned['via']} dev {planned['interface']}\n" for cidr in planned["to"])
 
-    ``pids`` maps roles to the pids chosen at init. Raises EngineError; nothing is half-made in a way that matters,
-    because the containers have not started and are removed by whoever called.
-    """
+
+def _batch(pids: Mapping[str, int], wiring: Json) -> List[netns.Command]:
+    """Rules first, then every cable, then routes: no cable is ever unfiltered."""
     batch: List[netns.Command] = []
     for item in wiring["nft"]:
         document = {"nftables": [{"add": obj} for obj in item["rules"]]}
@@ -67,8 +68,21 @@ def wire(pids: Mapping[str, int], wiring: Json) -> None:
         near, far = cable["near"], cable["far"]
         batch.append((pids[near["role"]], ["ip", "-batch", "-"], _near_batch(cable, pids[far["role"]])))
         batch.append((pids[far["role"]], ["ip", "-batch", "-"], _far_batch(cable)))
+    for planned in wiring["routes"]:
+        batch.append((pids[planned["role"]], ["ip", "-batch", "-"], _route_batch(planned)))
+    return batch
+
+
+def wire(pids: Mapping[str, int], wiring: Json) -> None:
+    """Load the rules, plug every cable, add the routes: one forked process does all of it, and nothing without any.
+
+    ``pids`` maps roles to the pids chosen at init. Raises EngineError; nothing is half-made in a way that matters,
+    because the containers have not started and are removed by whoever called.
+    """
+    batch = _batch(pids, wiring)
     try:
-        netns.commands(batch)
+        if batch:
+            netns.commands(batch)
     except EngineError as exc:
         exc.remedy = exc.remedy or "see `asf-play doctor`: the kernel must offer veth and nf_tables to user namespaces"
         raise

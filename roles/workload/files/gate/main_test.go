@@ -38,9 +38,10 @@ func gate(args ...string) *exec.Cmd {
 // goodPlan is a plan that the gate accepts, for a workload that runs argv.
 func goodPlan(t *testing.T, argv ...string) *Plan {
 	t.Helper()
-	return &Plan{Version: 1, Session: "x.main", PlanDigest: "abc", Socket: "gate-test-" + newNonce()[:12], DeadlineS: 20,
+	return &Plan{Version: 1, Session: "x.main", PlanDigest: "abc", Mode: modeIsolated, Socket: "gate-test-" + newNonce()[:12], DeadlineS: 20,
 		UID: os.Getuid(), GID: os.Getgid(), Caps: "0000000000000000", Env: map[string]string{"PATH": "/usr/bin:/bin"},
-		Argv: argv, Cwd: t.TempDir()}
+		Argv: argv, Cwd: t.TempDir(),
+		Probes: Probes{Unreach: []string{"127.0.0.2:9"}}}
 }
 
 func writePlan(t *testing.T, p any) string {

@@ -131,15 +131,15 @@ func TestParseRoutes(t *testing.T) {
 		routeMessage(2, 32, 254, syscall.RTN_LOCAL, map[uint16][]byte{syscall.RTA_DST: dst("198.18.0.9")}),
 		routeMessage(2, 24, 254, syscall.RTN_UNICAST, map[uint16][]byte{syscall.RTA_DST: dst("10.1.1.0"), syscall.RTA_MULTIPATH: u32(0)}),
 	}, nil)
-	routes, err := parseRoutes(raw)
+	routes, own, err := parseRoutes(raw)
 	got := []string{}
 	for _, r := range routes {
 		got = append(got, r.word())
 	}
 	want := []string{"198.18.0.1/32,via:-,dev:2,table:254", "0.0.0.0/0,via:10.0.0.1,dev:3,table:254",
 		"::/0,via:-,dev:0,table:1000", "198.18.0.9/32,via:-,dev:0,table:254", "10.1.1.0/24,via:other,dev:0,table:254"}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%q %v", got, err)
+	if err != nil || own != 1 || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q %d %v", got, own, err)
 	}
 }
 

@@ -29,6 +29,7 @@ type Plan struct {
 	Session       string            `json:"session"`
 	PlanDigest    string            `json:"plan_digest"`
 	Socket        string            `json:"socket"`     // name in the abstract namespace, without the leading NUL
+	Mode          string            `json:"mode"`       // network.mode
 	DeadlineS     int               `json:"deadline_s"` // seconds to wait for go
 	UID           int               `json:"uid"`
 	GID           int               `json:"gid"`
@@ -155,6 +156,9 @@ func (p *Plan) check() error {
 		return errors.New("probes.front: needs token_file")
 	}
 	if err := p.checkEnv(); err != nil {
+		return err
+	}
+	if err := p.checkMode(); err != nil {
 		return err
 	}
 	return p.Probes.check()

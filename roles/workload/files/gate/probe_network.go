@@ -12,7 +12,8 @@ import (
 )
 
 func networkProbes(in *inside) []probe {
-	list := []probe{one("net-links", probeLinks), one("net-routes", probeRoutes), one("no-ipv6", probeNoIPv6)}
+	list := []probe{one("net-links", probeLinks), one("net-routes", probeRoutes), one("no-ipv6", probeNoIPv6),
+		one("loopback", probeLoopback)}
 	pr := &in.plan.Probes
 	for _, o := range []struct {
 		wanted bool

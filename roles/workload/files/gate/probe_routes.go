@@ -21,16 +21,16 @@ func probeLinks(_ context.Context, in *inside) Check {
 	}
 	names := []string{}
 	for _, l := range links {
-		if l.Flags&net.FlagUp != 0 && l.Name != "lo" {
+		if l.Flags&net.FlagUp != 0 {
 			names = append(names, l.Name)
 		}
 	}
-	want := ""
+	want := "lo"
 	if len(in.plan.Probes.peers()) > 0 {
-		want = "eth0"
+		want = "lo,eth0"
 	}
-	got := strings.Join(names, " ")
-	return Check{ID: "net-links", Got: "up=" + strings.Join(names, ","), Verdict: verdictIf(got == want)}
+	got := strings.Join(names, ",")
+	return Check{ID: "net-links", Got: "up=" + got, Verdict: verdictIf(got == want)}
 }
 
 // probeRoutes reads every table and both families by netlink: /proc/net/route shows the main table of IPv4 alone.
@@ -39,7 +39,7 @@ func probeRoutes(_ context.Context, in *inside) Check {
 	if err != nil {
 		return Check{ID: "net-routes", Verdict: inconclusive, Reason: err.Error()}
 	}
-	routes, err := parseRoutes(raw)
+	routes, own, err := parseRoutes(raw)
 	if err != nil {
 		return Check{ID: "net-routes", Verdict: inconclusive, Reason: err.Error()}
 	}
@@ -55,8 +55,12 @@ func probeRoutes(_ context.Context, in *inside) Check {
 			problems = append(problems, "missing "+peer)
 		}
 	}
+	if own == 0 { // the kernel keeps some for loopback: without them, nothing was listed at all
+		problems = append(problems, "no route to an own address")
+	}
 	sort.Strings(problems)
-	return Check{ID: "net-routes", Got: strings.Join(append([]string{fmt.Sprintf("routes=%d", len(got))}, got...), " "),
+	head := []string{fmt.Sprintf("routes=%d", len(got)), fmt.Sprintf("own=%d", own)}
+	return Check{ID: "net-routes", Got: strings.Join(append(head, got...), " "),
 		Verdict: verdictIf(len(problems) == 0), Reason: strings.Join(problems, "; ")}
 }
 
@@ -79,26 +83,28 @@ const (
 	rtaVia   = 18
 )
 
-func parseRoutes(raw []byte) ([]route, error) {
+// parseRoutes returns the routes, and how many entries are of own addresses.
+func parseRoutes(raw []byte) (list []route, own int, err error) {
 	messages, err := syscall.ParseNetlinkMessage(raw)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	list := []route{}
 	for _, m := range messages {
 		if m.Header.Type != syscall.RTM_NEWROUTE || len(m.Data) < syscall.SizeofRtMsg {
 			continue
 		}
 		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		r, ownAddress := newRoute(m.Data, attrs)
-		if !ownAddress {
+		if ownAddress {
+			own++
+		} else {
 			list = append(list, r)
 		}
 	}
-	return list, nil
+	return list, own, nil
 }
 
 // newRoute decodes a struct rtmsg (family, dst_len, src_len, tos, table, protocol, scope, type) and its attributes.

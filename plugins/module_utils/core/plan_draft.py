@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What a plan is a function of, and what its parts have in common, decided once.
+
+Pure, like all of ``plan*.py``: each file is one concern of the plan, and ``plan.py`` puts them together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from . import roles, workload
+from .errors import PlanError
+from .manifest import Manifest
+from .topology import Topology, topology
+
+Json = Dict[str, Any]
+
+NAME = re.compile(r"^[a-z0-9][a-z0-9_-]*$")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Facts about this host, as ``engine/hostfacts.py`` found them. Addresses and routes are IPv4/IPv6 texts."""
+
+    uid: int
+    gid: int
+    podman: Tuple[int, int, int]
+    uplink_helper: str
+    resolver: str
+    addresses: Sequence[str]
+    routes: Sequence[str]
+    controllers: Sequence[str]
+    seccomp_default: Json
+
+
+@dataclass(frozen=True)
+class Repo:
+    """One granted repository: its place on the host and in the workload. ``rw`` is False for ``mode: ro``.
+
+    ``root`` is device and inode of the folder that was looked at: what is mounted must be that one (invariant 11).
+    """
+
+    name: str
+    path: str
+    rw: bool
+    root: Optional[Tuple[int, int]] = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's choices: ranges, limits (bytes, CPUs, processes) and where files lie."""
+
+    run_dir: str
+    gate: str
+    gate_digest: str
+    images: Mapping[str, str]
+    broker_files: Mapping[str, str]
+    ca_bundle: Optional[str]
+    ca_digest: str
+    limits: Mapping[str, Any]
+    cable_range: str = "198.18.0.0/24"
+    uplink_range: str = "198.18.1.0/24"
+    gate_deadline: int = 120
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one open asked for."""
+
+    session: str = "main"
+    command: Optional[Sequence[str]] = None
+    tty: Optional[bool] = None
+    mock: bool = False
+    terminal: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Draft:
+    """What the parts of the plan have in common, decided once."""
+
+    manifest: Manifest
+    repos: Sequence[Repo]
+    host: Host
+    settings: Settings
+    request: Request
+    topology: Topology
+    brokered: bool = False
+    interactive: bool = False
+    terminal: Optional[Dict[str, str]] = None
+    warnings: List[str] = field(default_factory=list)
+
+    @property
+    def tty(self) -> bool:
+        return self.terminal is not None
+
+    @property
+    def id(self) -> str:
+        return f"{self.manifest.name}.{self.request.session}"
+
+    def name(self, part: str) -> str:
+        return f"asf-{self.id}-{part}"
+
+    def run(self, path: str) -> str:
+        return f"{self.settings.run_dir}/{self.id}/{path}"
+
+    @property
+    def uplink_base(self) -> str:
+        """The first three numbers of the uplink's /24."""
+        return self.settings.uplink_range.rsplit(".", 1)[0]
+
+    @property
+    def mode(self) -> str:
+        """``network.mode``."""
+        return self.manifest.network.mode
+
+    @property
+    def roles(self) -> Tuple[str, ...]:
+        """Roles of the session's containers, in the order in which they are made."""
+        return self.manifest.roles
+
+
+def canonical(document: Any) -> str:
+    """Canonical JSON: sorted keys, no blanks, ASCII."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def digest(document: Any) -> str:
+    """SHA-256 of the canonical form, in hex."""
+    return hashlib.sha256(canonical(document).encode()).hexdigest()
+
+
+def draft_of(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Settings, request: Request) -> Draft:
+    """What is decided before any part is computed. Raises PlanError."""
+    if not NAME.match(request.session):
+        raise PlanError(
+            "not a session name",
+            key="session",
+            found=request.session[:80],
+            remedy="use lower-case letters, digits, - and _, beginning with a letter or digit",
+        )
+    if manifest.network.mode == roles.ROUTED:
+        raise PlanError(
+            "this version of ASF cannot enforce the routed network mode yet",
+            key="network.mode",
+            found=roles.ROUTED,
+            remedy="choose proxy or isolated; nothing was created",
+        )
+    longest = 28 if manifest.network.mode == roles.ROUTED else 29
+    draft = Draft(manifest, repos, host, settings, request, topology(settings.cable_range, longest))
+    draft.brokered = manifest.llm is not None and manifest.llm.broker
+    draft.interactive = manifest.mode == "interactive" and request.command is None
+    if draft.interactive or (request.command and request.tty):
+        draft.terminal = workload.terminal(request.terminal)
+    if any(r.rw for r in repos):
+        draft.warnings.append("repositories granted rw are mounted with their own .git (git: open)")
+    if manifest.nested_sandbox:
+        draft.warnings.append("nested_sandbox: the workload may create user namespaces")
+    return draft

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The files of a plan: what is rendered below the session's run folder and mounted read-only."""
+
+from __future__ import annotations
+
+from typing import List
+
+from . import plan_network as network, policy, roles, seccomp
+from .plan_draft import Draft, Json
+
+
+def _caddy(draft: Draft) -> Json:
+    return policy.caddy(
+        draft.id,
+        draft.topology,
+        network.destinations(draft) if draft.mode == roles.PROXY else None,
+        network.provider(draft),
+        network.protocol(draft),
+        network.denied(draft),
+        draft.host.resolver,
+    )
+
+
+def files(draft: Draft, gate: Json) -> List[Json]:
+    """Files below the session's run folder, mounted read-only: ``path`` and one of ``json``, ``text``, ``copy``."""
+    m = draft.manifest
+    profile = draft.host.seccomp_default
+    out: List[Json] = [
+        {"path": "seccomp-enforcer.json", "json": seccomp.profile(profile)},
+        {"path": "seccomp-agent.json", "json": seccomp.profile(profile, nested_sandbox=m.nested_sandbox)},
+        {"path": "gate.json", "json": gate},
+    ]
+    if roles.CADDY in draft.roles:
+        out.append({"path": "caddy/caddy.json", "json": _caddy(draft)})
+    if draft.settings.ca_bundle:
+        out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle, "sha256": draft.settings.ca_digest})
+    if draft.brokered and m.llm is not None:
+        mock = m.llm.mock is not None
+        config = policy.litellm(m.llm.provider, m.llm.models, m.llm.base_url, mock, m.llm.key_required)
+        out.append({"path": "broker/litellm.yaml", "json": config})
+        out += [{"path": f"broker/{name}", "text": text} for name, text in sorted(draft.settings.broker_files.items())]
+        if mock:
+            out.append({"path": "broker/mock.json", "json": m.llm.mock_turns()})
+    return out

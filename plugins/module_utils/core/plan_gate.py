@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The gate's part of a plan: what the inside probes ask, and what the workload is started with."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+from . import plan_network as network, policy, roles, workload
+from .plan_draft import Draft, Json
+
+#: Ports of Caddy's end of the agent's cable that never answer, whatever listens elsewhere in that namespace.
+CLOSED = (22, 53, 80, 2019, policy.L3_PORT)
+
+
+def _unreached(draft: Draft) -> List[str]:
+    """Addresses that no route leads to: outside, the other cables, what stands for the host behind an uplink."""
+    t, base, own = draft.topology, draft.uplink_base, [a for a in draft.host.addresses if ":" not in a]
+    out = [
+        "198.51.100.1:443",
+        f"{t.broker.far.ip}:{policy.L3_PORT}",
+        f"{t.broker.near.ip}:{policy.BROKER_PORT}",
+        f"{base}.2:443",
+        f"{base}.3:53",
+        "169.254.169.254:80",
+        "169.254.1.2:443",
+        *([f"{draft.host.resolver}:53"] if draft.host.resolver else []),
+        *(f"{a}:443" for a in own),
+    ]
+    if roles.CADDY not in draft.roles:
+        out += [f"{t.agent.far.ip}:{port}" for port in (53, policy.L1_PORT, policy.L2_PORT)]
+    return list(dict.fromkeys(out))
+
+
+def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
+    """Empty lists and nulls where the mode has none: no L1 means no allow and no deny, no Caddy no cable at all."""
+    caddy, reach = draft.topology.agent.far.ip, network.served(draft)
+    l1 = f"{caddy}:{policy.L1_PORT}" if draft.mode == roles.PROXY else None
+    verify = draft.manifest.verify_target()
+    closed = [*CLOSED, *([] if l1 else [policy.L1_PORT])] if reach else []
+    return {
+        "unreach": _unreached(draft),
+        "reach": reach,
+        "closed": [f"{caddy}:{port}" for port in closed],
+        "dns": [f"{caddy}:53"] if reach else [],
+        "allow": {"proxy": l1, "target": verify} if l1 and verify else None,
+        "front": {"addr": f"{caddy}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
+        "deny": {"proxy": l1, "target": "asf-denied.invalid:443"} if l1 else None,
+        "mounts": [{"target": m["target"], "type": "", "rw": m["rw"]} for m in mounts if m["role"] == roles.AGENT],
+        "gone": ["/run/podman/podman.sock", "/var/run/docker.sock", f"/run/user/{draft.host.uid}/podman/podman.sock"],
+    }
+
+
+def gate_plan(draft: Draft, mounts: Sequence[Json]) -> Json:
+    """The document ``gate.json`` without the plan's digest."""
+    m = draft.manifest
+    env, tokens = workload.environment(
+        m.adapter,
+        network.protocol(draft),
+        draft.topology if draft.mode == roles.PROXY else None,
+        bool(draft.settings.ca_bundle),
+        draft.terminal or {},
+        dict(m.env),
+    )
+    return {
+        "version": 1,
+        "session": draft.id,
+        "socket": "asf-gate",
+        "mode": draft.mode,
+        "deadline_s": draft.settings.gate_deadline,
+        "uid": workload.UID,
+        "gid": workload.UID,
+        "caps": "0" * 16,
+        "nested_sandbox": m.nested_sandbox,
+        "net_raw": False,
+        "env": env,
+        "token_file": policy.TOKEN_FILE if draft.brokered else "",
+        "token_env": tokens,
+        "argv": workload.argv(m.command, draft.request.command),
+        "cwd": workload.folder([r.name for r in draft.repos]),
+        "time_s": m.limits.time or draft.settings.limits["agent"].get("time", 0),
+        "probes": _probes(draft, mounts),
+    }

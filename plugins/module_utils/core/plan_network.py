@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The network part of a plan: ranges, destinations, listeners, rules, wires."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from . import policy, roles
+from .errors import HostError, PlanError
+from .plan_draft import Draft, Json
+from .topology import Cable, overlaps, uplink_range
+
+# --- ranges ----------------------------------------------------------------------------------------------------
+
+
+def check(draft: Draft) -> None:
+    """Refuse ranges that meet each other, the host's own, or a declared one, and a host that has no way out where one
+    is needed. Raises PlanError and HostError."""
+    s = draft.settings
+    _check_way_out(draft)
+    uplink_range(s.uplink_range)
+    if overlaps(s.cable_range, [s.uplink_range]):
+        raise PlanError(
+            "the cables' range and the uplink's range overlap",
+            key="asf_network_uplink_range",
+            found=s.uplink_range,
+            remedy=f"choose one outside {s.cable_range}",
+        )
+    _check_host(draft)
+    declared = [(d.key, c) for d in destinations(draft) + provider(draft) for c in d.private]
+    for key, cidr in declared:
+        if overlaps(s.cable_range, [cidr]):
+            raise PlanError(
+                "a declared range covers the cables' own",
+                key=key,
+                found=cidr,
+                remedy=f"narrow it so that it does not meet {s.cable_range}",
+            )
+
+
+def _check_way_out(draft: Draft) -> None:
+    leaving = uplinks(draft)
+    if roles.CADDY in leaving and not draft.host.resolver:
+        raise HostError(
+            "no resolver that Caddy could ask: the host's own are on loopback or IPv6",
+            file="/etc/resolv.conf",
+            key="resolver",
+            remedy="set `resolver` in config.yml to an IPv4 address that is reachable from this host",
+        )
+    if leaving and not draft.host.uplink_helper:
+        raise HostError(
+            "neither slirp4netns nor pasta is there", remedy="install one of them; `asf-play doctor` says which"
+        )
+
+
+def _check_host(draft: Draft) -> None:
+    s, h = draft.settings, draft.host
+    used = [*h.addresses, *h.routes, *([h.resolver] if h.resolver else [])]
+    for key, value in (("asf_network_cable_range", s.cable_range), ("asf_network_uplink_range", s.uplink_range)):
+        hits = overlaps(value, used)
+        if hits:
+            raise PlanError(
+                f"the host uses addresses of the range {value} itself",
+                key=key,
+                found=", ".join(hits),
+                remedy="set it in the inventory to a /24 of a special-purpose range that this host does not use",
+            )
+
+
+# --- who is reached --------------------------------------------------------------------------------------------
+
+
+def destinations(draft: Draft) -> List[policy.Destination]:
+    """L1's whole list; empty in a mode without L1."""
+    if draft.mode != roles.PROXY:
+        return []
+    return [policy.Destination(d.name, d.ports, d.tls, d.private, d.key) for d in draft.manifest.effective_domains()]
+
+
+def provider(draft: Draft) -> List[policy.Destination]:
+    """L3's whole list: the provider's host; nothing with the embedded model."""
+    llm = draft.manifest.llm
+    if not draft.brokered or llm is None or llm.mock is not None:
+        return []
+    host, port = llm.upstream_host, llm.upstream_port
+    return [
+        policy.Destination(
+            host, [port], "required", llm.private, "llm.base_url" if llm.base_url else "llm.direct_domain"
+        )
+    ]
+
+
+def tuples(draft: Draft) -> List[Json]:
+    """The declared IPv4 tuples: ``{cidr, protocol, ports, key}``; ``ports`` is a list or ``"any"``."""
+    return [
+        {"cidr": t.cidr, "protocol": t.protocol, "ports": "any" if t.ports is None else list(t.ports), "key": t.key}
+        for t in draft.manifest.network.allow
+    ]
+
+
+def uplinks(draft: Draft) -> List[str]:
+    """Roles that have a private way out. Without L1, Caddy has one for the provider alone, and none without one."""
+    there = {roles.CADDY: draft.mode == roles.PROXY or bool(provider(draft)), roles.GATEWAY: True}
+    return [role for role in draft.roles if there.get(role)]
+
+
+def aliases(draft: Draft) -> List[Json]:
+    """Addresses behind Caddy's uplink that stand for the host; each must be rejected there (N8)."""
+    if roles.CADDY not in uplinks(draft):
+        return []
+    base = draft.uplink_base
+    own = [a for a in draft.host.addresses if ":" not in a]
+    targets = [(f"{base}.2", 443), (f"{base}.3", 53), (f"{base}.3", 443), ("169.254.1.2", 443), ("169.254.1.1", 53)]
+    targets += [(a, port) for a in own for port in (443, 22)]
+    if (draft.host.resolver, 53) in targets:
+        targets.remove((draft.host.resolver, 53))
+    return [{"address": a, "port": p} for a, p in targets]
+
+
+def denied(draft: Draft) -> List[str]:
+    """What no name may resolve to, whatever a manifest allows: the cables, the uplink's aliases, the host itself."""
+    # IPv6 is off in Caddy's namespace, and the host's change by themselves (RFC 8981): they would change the plan.
+    own = [f"{a}/32" for a in sorted(draft.host.addresses) if ":" not in a]
+    return [draft.settings.cable_range, draft.settings.uplink_range, *own]
+
+
+def protocol(draft: Draft) -> Optional[str]:
+    """The front's protocol; None without a broker."""
+    return draft.manifest.llm.protocol if draft.brokered and draft.manifest.llm else None
+
+
+# --- listeners, rules, wires -----------------------------------------------------------------------------------
+
+
+def listeners(draft: Draft) -> List[Json]:
+    """Where Caddy listens: ``{role, name, address}``; what is on the agent's cable opens its port there."""
+    t, out = draft.topology, []
+    if draft.mode == roles.PROXY:
+        out.append(("L1", f"{t.agent.far.ip}:{policy.L1_PORT}"))
+    if draft.brokered:
+        out += [("L2", f"{t.agent.far.ip}:{policy.L2_PORT}"), ("L3", f"{t.broker.far.ip}:{policy.L3_PORT}")]
+    return [{"role": roles.CADDY, "name": name, "address": address} for name, address in out]
+
+
+def served(draft: Draft) -> List[str]:
+    """``address:port`` of the listeners at Caddy's end of the agent's cable."""
+    ip = draft.topology.agent.far.ip
+    return [one["address"] for one in listeners(draft) if one["address"].rpartition(":")[0] == ip]
+
+
+def _barred(draft: Draft) -> List[str]:
+    own = [a for a in draft.host.addresses if ":" not in a]
+    return [draft.settings.uplink_range, "169.254.0.0/16", *sorted(own)]
+
+
+def _nft(draft: Draft) -> List[Json]:
+    if roles.CADDY not in draft.roles:
+        return []
+    out = None
+    if roles.CADDY in uplinks(draft):
+        ports = [p for d in destinations(draft) + provider(draft) for p in d.ports]
+        out = policy.Uplink(draft.host.resolver, _barred(draft), ports)
+    front = [int(address.rpartition(":")[2]) for address in served(draft)]
+    return [{"role": roles.CADDY, "rules": policy.nft(draft.topology, front, draft.brokered, out)}]
+
+
+def cables(draft: Draft) -> List[Cable]:
+    """The cables that exist: each joins two containers of the session."""
+    t = draft.topology
+    return [c for c in (t.agent, t.broker, t.gateway) if {c.near.role, c.far.role} <= set(draft.roles)]
+
+
+def wiring(draft: Draft) -> Json:
+    """Everything that is put into namespaces from outside; ``forward`` are roles whose ``ip_forward`` is 1."""
+    return {
+        "cables": [c.as_dict() for c in cables(draft)],
+        "nft": _nft(draft),
+        "uplinks": [{"role": role, "interface": draft.topology.uplink_if} for role in uplinks(draft)],
+        "routes": [],
+        "forward": [role for role in draft.roles if role == roles.GATEWAY],
+    }
+
+
+def network(draft: Draft) -> Json:
+    """What is declared, and what of the host it rests on."""
+    verify = draft.manifest.network.verify
+    return {
+        "mode": draft.mode,
+        "resolver": draft.host.resolver,
+        "aliases": aliases(draft),
+        "uplink": {"helper": draft.host.uplink_helper, "range": draft.settings.uplink_range},
+        "hosts": [list(h) for h in policy.hosts(draft.topology, draft.brokered)],
+        "domains": [x.as_dict() for x in destinations(draft)],
+        "tuples": tuples(draft),
+        "verify": {"address": verify.address, "port": verify.port, "blocked_port": verify.blocked_port}
+        if verify
+        else None,
+    }

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Which containers a session has, by its network mode and whether it is brokered. The one table of it."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional, Tuple
+
+PROXY, ISOLATED, ROUTED = MODES = ("proxy", "isolated", "routed")
+AGENT, CADDY, BROKER, GATEWAY = "agent", "caddy", "broker", "gateway"
+#: The order in which containers are made and shown; those that a session lacks are left out.
+CREATE = (CADDY, BROKER, GATEWAY, AGENT)
+#: The order of teardown: who can still act for the workload goes first, who tells what it did goes after it.
+STOP = (AGENT, CADDY, BROKER, GATEWAY)
+#: Everything but the workload; their logs are the product's own: decisions, usage, starts and exits.
+SERVICES = (CADDY, BROKER, GATEWAY)
+
+_CADDY_NEEDS = {
+    ISOLATED: "an isolated session has Caddy only for a broker's front, and this one has no broker",
+    ROUTED: "a routed session has Caddy only for a broker's front, and this one has no broker",
+}
+
+
+def of(mode: str, brokered: bool) -> Tuple[str, ...]:
+    """Roles of a session's containers, in the order in which they are made."""
+    there = {
+        CADDY: mode == PROXY or brokered,
+        BROKER: brokered,
+        GATEWAY: mode == ROUTED,
+        AGENT: True,
+    }
+    return tuple(role for role in CREATE if there[role])
+
+
+def why_absent(role: str, mode: str) -> Optional[str]:
+    """Why a session of this mode that lacks the role lacks it, as one sentence; None when it should have it."""
+    reasons: Dict[str, Optional[str]] = {
+        CADDY: _CADDY_NEEDS.get(mode),
+        BROKER: "a session without llm.broker has no broker",
+        GATEWAY: None if mode == ROUTED else f"only routed sessions have a gateway, and this one is {mode}",
+    }
+    return reasons.get(role)

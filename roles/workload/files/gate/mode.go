@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+)
+
+const (
+	modeProxy    = "proxy"
+	modeIsolated = "isolated"
+)
+
+// checkMode refuses a plan that would pass because it asks nothing: every mode says what must be asked, and of what.
+func (p *Plan) checkMode() error {
+	pr := &p.Probes
+	cabled := pr.Front != nil || pr.Deny != nil
+	switch {
+	case p.Mode != modeProxy && p.Mode != modeIsolated:
+		return fmt.Errorf("mode: this gate knows no mode %q", p.Mode)
+	case len(pr.Unreach) == 0:
+		return errors.New("probes.unreach: empty, so nothing would show that there is no other path")
+	case p.Mode == modeProxy && pr.Deny == nil:
+		return errors.New("probes.deny: missing, and proxy mode is to deny what is not declared")
+	case p.Mode == modeProxy && pr.Allow == nil && pr.Front == nil:
+		return errors.New("probes.allow: missing, and without a front there is no other control")
+	case p.Mode != modeProxy && (pr.Allow != nil || pr.Deny != nil):
+		return fmt.Errorf("probes.allow, probes.deny: there is no forward proxy in mode %s", p.Mode)
+	}
+	for key, list := range map[string][]string{"reach": pr.Reach, "closed": pr.Closed, "dns": pr.DNS} {
+		if cabled != (len(list) > 0) {
+			return fmt.Errorf("probes.%s: asked where there is a cable to Caddy, and nowhere else", key)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// proxyProbes is the least that proxy mode must ask.
+func proxyProbes() Probes {
+	one := []string{"198.18.0.1:3128"}
+	target := &ProxyTarget{one[0], "docs.example.com:443"}
+	return Probes{Unreach: one, Reach: one, Closed: one, DNS: one, Allow: target, Deny: target}
+}
+
+// brokeredProbes is the least that isolated mode must ask where there is a front.
+func brokeredProbes() Probes {
+	one := []string{"198.18.0.1:4000"}
+	return Probes{Unreach: one, Reach: one, Closed: one, DNS: one, Front: &FrontTarget{one[0], "/asf/control"}}
+}
+
+func TestAPlanThatAsksTooLittleIsRefused(t *testing.T) {
+	bare := func() Probes { return Probes{Unreach: []string{"198.51.100.1:443"}} }
+	for _, c := range []struct {
+		mode   string
+		probes func() Probes
+		change func(*Probes)
+		says   string
+	}{
+		{modeProxy, proxyProbes, func(*Probes) {}, ""},
+		{modeIsolated, bare, func(*Probes) {}, ""},
+		{modeIsolated, brokeredProbes, func(*Probes) {}, ""},
+		{"", proxyProbes, func(*Probes) {}, "mode"},
+		{"open", bare, func(*Probes) {}, "mode"},
+		{modeProxy, proxyProbes, func(p *Probes) { p.Unreach = nil }, "probes.unreach"},
+		{modeProxy, proxyProbes, func(p *Probes) { p.Deny = nil }, "probes.deny"},
+		{modeProxy, proxyProbes, func(p *Probes) { p.Allow = nil }, "probes.allow"},
+		{modeProxy, proxyProbes, func(p *Probes) { p.Reach = nil }, "probes.reach"},
+		{modeProxy, bare, func(*Probes) {}, "probes.deny"},
+		{modeIsolated, bare, func(p *Probes) { p.Unreach = nil }, "probes.unreach"},
+		{modeIsolated, bare, func(p *Probes) { p.Reach = []string{"198.18.0.1:3128"} }, "probes.reach"},
+		{modeIsolated, proxyProbes, func(*Probes) {}, "no forward proxy"},
+		{modeIsolated, brokeredProbes, func(p *Probes) { p.Reach = nil }, "probes.reach"},
+		{modeIsolated, brokeredProbes, func(p *Probes) { p.Closed = nil }, "probes.closed"},
+		{modeIsolated, brokeredProbes, func(p *Probes) { p.DNS = nil }, "probes.dns"},
+	} {
+		plan := &Plan{Mode: c.mode, Probes: c.probes()}
+		c.change(&plan.Probes)
+		err := plan.checkMode()
+		if (c.says == "") != (err == nil) || (err != nil && !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s %+v: %v", c.mode, plan.Probes, err)
+		}
+	}
+}
+
+func TestLoopbackIsSeen(t *testing.T) {
+	if c := probeLoopback(context.Background(), nil); c.Verdict != pass || c.Got != loopbackWorks {
+		t.Errorf("%+v", c)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if c := probeLoopback(ended, nil); c.Verdict != inconclusive || c.Reason == "" {
+		t.Errorf("%+v", c)
+	}
+}
