@@ -249,6 +249,11 @@ CASES = (
         exact=True,
     ),
     Case(
+        "no-loopback",
+        {**inconclusive("loopback", "net-routes"), **failing("net-links")},
+        hooks={"after_wire": in_agent("ip link set lo down")},
+    ),
+    Case(
         "cable-unplugged",
         {**inconclusive("reach", "proxy-allow", "proxy-deny", "dns-silent", "closed"), **failing("net-links")},
         hooks={"after_start": in_agent("ip link del eth0")},

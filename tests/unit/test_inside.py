@@ -153,7 +153,11 @@ def test_every_probe_can_fail_and_be_missed(row):
         ("net-links", "up=lo,eth0,eth1", "fail"),
         ("net-links", "up=", "fail"),
         ("net-routes", "routes=0 own=4", "fail"),
-        ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 0.0.0.0/0,via:198.18.0.1,dev:2,table:254", "fail"),
+        (
+            "net-routes",
+            "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 0.0.0.0/0,via:198.18.0.1,dev:2,table:254",
+            "fail",
+        ),
         ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 198.18.0.5/32,via:-,dev:2,table:77", "fail"),
         ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254", "fail"),
         ("net-routes", "routes=1 own=4 198.18.0.1/32,via:9.9.9.9,dev:2,table:254", "fail"),

@@ -10,7 +10,6 @@ from .containers import ENFORCER_UID, Limits, Mount, Spec, tmpfs
 from .plan_draft import Draft, Json, digest
 
 
-
 def _limits(draft: _Draft, role: str) -> Limits:
     values = dict(draft.settings.limits[role])
     if role == "agent":

@@ -408,7 +408,9 @@ def _leaves(plan: Json, role: str) -> bool:
 PROBES: Tuple[Probe, ...] = (
     Probe("links", 2, "lo and the planned cables only, ARP off", _links),
     Probe("addresses", 2, "the planned /32 addresses and no other", _addresses),
-    Probe("routes", 2, "the cables' peers, planned routes, and one default route where there is an uplink (N4)", _routes),
+    Probe(
+        "routes", 2, "the cables' peers, planned routes, and one default route where there is an uplink (N4)", _routes
+    ),
     Probe("neighbours", 2, "the planned permanent entries only", _neighbours),
     Probe("ipv6", 2, "IPv6 off, no address, no route (N10)", _no_ipv6),
     Probe("rules", 2, "the kernel lists exactly the planned ruleset", _rules),
@@ -422,7 +424,14 @@ PROBES: Tuple[Probe, ...] = (
     Probe("mounts", 1, "the planned mounts, read-only where planned, and none besides", _mounts),
     Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots),
     Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",), due=_leaves),
-    Probe("aliases", 2, "host aliases and the host's addresses are rejected behind Caddy (N8)", _aliases, ("caddy",), due=_leaves),
+    Probe(
+        "aliases",
+        2,
+        "host aliases and the host's addresses are rejected behind Caddy (N8)",
+        _aliases,
+        ("caddy",),
+        due=_leaves,
+    ),
     Probe("listeners", 2, "the planned listeners and no other", _listeners, ("caddy",), "started"),
     Probe("limits", 1, "the planned limits are set on the process and its control group", _limits, when="started"),
     Probe("confined", 1, "all capability sets zero, no_new_privs, seccomp filter loaded", _confined, when="started"),

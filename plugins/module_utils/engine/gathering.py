@@ -11,8 +11,8 @@ from typing import Any, Mapping, Sequence
 from ..core import decisions, lifecycle
 from ..core.errors import AsfError
 from ..core.lifecycle import Container
-from ..core.roles import SERVICES
 from ..core.redact import Redactor
+from ..core.roles import SERVICES
 from . import inventory, lastwords, logbirth, logs
 from .evidencefs import Evidence
 from .podman import Podman

@@ -94,8 +94,12 @@ def chunks(turns, messages, tools):
 
 def _chunk(text="", tool_use=None, finish_reason="", is_finished=False, usage=None):
     return {
-        "text": text, "tool_use": tool_use, "finish_reason": finish_reason, "is_finished": is_finished,
-        "usage": usage, "index": 0,
+        "text": text,
+        "tool_use": tool_use,
+        "finish_reason": finish_reason,
+        "is_finished": is_finished,
+        "usage": usage,
+        "index": 0,
     }
 
 
@@ -107,10 +111,14 @@ def provider(turns):
     def response(kwargs):
         messages, tools = kwargs.get("messages"), (kwargs.get("optional_params") or {}).get("tools")
         text, call = choose(turns, messages, tools)
-        calls = call and [{
-            "id": call["id"], "type": "function", "index": 0,
-            "function": {"name": call["name"], "arguments": call["arguments"]},
-        }]
+        calls = call and [
+            {
+                "id": call["id"],
+                "type": "function",
+                "index": 0,
+                "function": {"name": call["name"], "arguments": call["arguments"]},
+            }
+        ]
         message = Message(role="assistant", content=text, tool_calls=calls)
         return ModelResponse(
             choices=[Choices(index=0, finish_reason="tool_calls" if call else "stop", message=message)],

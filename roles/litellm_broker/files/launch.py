@@ -135,10 +135,19 @@ async def warm_request(app, path, body, key):
     raw = json.dumps(body).encode()
     head = [(b"content-type", b"application/json"), (b"authorization", b"Bearer " + key.encode()), (b"host", b"warm")]
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
         "headers": [*head, (b"content-length", str(len(raw)).encode())],
-        "client": ("127.0.0.1", 0), "server": ("127.0.0.1", 0), "state": {},
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+        "state": {},
     }
     sent, status = [{"type": "http.request", "body": raw, "more_body": False}], []
 
