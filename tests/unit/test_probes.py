@@ -145,7 +145,7 @@ def test_what_is_as_planned_passes(world):
     plan, seen = world
     results = probes.judge(plan, seen, {r: True for r in ROLES})
     assert [r for r in results if r["verdict"] != "pass"] == []
-    assert len(results) == sum(len(p.roles) for p in probes.PROBES)  # every probe for its roles
+    assert len(results) == sum(len(set(p.roles) & set(ROLES)) for p in probes.PROBES)  # every probe for its roles
 
 
 def test_started_probes_wait_for_the_start(world):
@@ -188,7 +188,7 @@ BREAKS = [
     ("agent-neighbours", put(["agent", "neighbours", 0, "lladdr"], "02:00:00:00:00:99")),
     ("agent-ipv6", put(["agent", "ipv6_disabled"], "0")),  # N10
     ("agent-ipv6", add(["agent", "addresses", 1, "addr_info"], {"family": "inet6", "local": "fe80::1"})),
-    ("caddy-rules", put(["caddy", "nft"], [])),  # L7
+    ("caddy-rules", put(["caddy", "nft"], [{"metainfo": {}}])),  # L7
     ("caddy-rules", add(["caddy", "nft"], {"rule": {"chain": "input", "expr": [{"accept": None}]}})),
     ("agent-rules", add(["agent", "nft"], {"table": {"name": "x"}})),
     ("agent-peers", put(["agent", "cables", "eth0", "netns"], 1)),  # N3: it leads to the broker
@@ -228,6 +228,36 @@ def test_each_probe_fails_when_what_it_guards_is_broken(world, probe, change):
     plan, seen = world
     change(seen)
     assert verdicts(plan, seen)[probe] == "fail"
+
+
+@pytest.mark.parametrize(("probe", "part"), [("agent-rules", "nft"), ("agent-routes", "routes")])
+def test_a_list_that_the_kernel_would_never_leave_empty_was_not_read(world, probe, part):
+    """Where nothing is planned, an empty answer is no pass."""
+    plan, seen = world
+    seen["agent"][part] = []
+    assert verdicts(plan, seen)[probe] == "inconclusive"
+
+
+def test_a_planned_route_and_forwarding_are_wanted_where_they_are_planned(world):
+    plan, seen = world
+    plan["wiring"]["routes"] = [
+        {"role": "agent", "interface": "eth1", "via": "198.18.0.9", "to": ["192.0.2.0/24", "192.0.2.9/32"]}
+    ]
+    plan["wiring"]["forward"] = ["caddy"]
+    assert verdicts(plan, seen)["agent-routes"] == verdicts(plan, seen)["caddy-forwarding"] == "fail"
+    seen["caddy"]["ip_forward"] = "1"
+    seen["agent"]["routes"] += [
+        {"dst": dst, "gateway": "198.18.0.9", "dev": "eth1"} for dst in ("192.0.2.0/24", "192.0.2.9")
+    ]
+    assert verdicts(plan, seen)["agent-routes"] == verdicts(plan, seen)["caddy-forwarding"] == "pass"
+
+
+def test_without_a_way_out_caddy_has_no_link_and_no_route_for_one(world):
+    plan, seen = world
+    plan["wiring"]["uplinks"] = []
+    found = verdicts(plan, seen)
+    assert found["caddy-links"] == found["caddy-addresses"] == found["caddy-routes"] == "fail"
+    assert "caddy-resolver" not in found and "caddy-aliases" not in found
 
 
 def test_a_read_only_grant_that_is_writable_fails(world):

@@ -138,7 +138,7 @@ def _meet(one: Data, other: Data) -> bool:
     if not any(mine.overlaps(yours) for mine, yours in pairs):
         return False
     ports = [one.get("ports"), other.get("ports")]
-    return one["protocol"] == "icmp_echo" or "any" in ports or bool(set(ports[0]) & set(ports[1]))
+    return one["protocol"] == "icmp_echo" or "any" in ports or bool(set(ports[0] or ()) & set(ports[1] or ()))
 
 
 def _overlaps(out: Checked, rows: Sequence[Data]) -> None:

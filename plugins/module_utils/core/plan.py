@@ -14,17 +14,14 @@ from typing import Any, Dict, List, Optional, Sequence
 from . import containers, plan_network, workload
 from .manifest import Manifest
 from .plan_containers import container_row, enforced, secrets, specs, volumes
-from .plan_draft import Draft, Host, Repo, Request, Settings, draft_of
+from .plan_draft import Draft, Host, Repo, Request, Settings, canonical, digest, draft_of
 from .plan_files import files
 from .plan_gate import gate_plan
 
 Json = Dict[str, Any]
 
 VERSION = 2
-__all__ = [
-    *("VERSION", "Host", "Repo", "Request", "Settings"),
-    *("build", "canonical", "differences", "digest", "edited"),
-]
+__all__ = ["VERSION", "Host", "Repo", "Request", "Settings", "build", "canonical", "differences", "digest", "edited"]
 
 
 def _repo(repo: Repo) -> Json:

@@ -10,7 +10,7 @@ from .containers import ENFORCER_UID, Limits, Mount, Spec, tmpfs
 from .plan_draft import Draft, Json, digest
 
 
-def _limits(draft: _Draft, role: str) -> Limits:
+def _limits(draft: Draft, role: str) -> Limits:
     values = dict(draft.settings.limits[role])
     if role == "agent":
         values.update(draft.manifest.limits.given())

@@ -182,8 +182,9 @@ class Uplink(NamedTuple):
 def nft(topology: Topology, front_ports: Sequence[int], brokered: bool, uplink: Optional[Uplink]) -> List[Json]:
     """Rules of Caddy's network namespace, as a list of table, chain and rule objects in load order.
 
-    ``front_ports`` are those of its end of the agent's cable; ``uplink`` is None where it has no way out. Linux accepts packets for any local address on any link (weak host model), so each cable is
-    limited to its own address as well as its source; NOARP and /32 peers do the rest.
+    ``front_ports`` are those of its end of the agent's cable; ``uplink`` is None where it has no way out. Linux
+    accepts packets for any local address on any link (weak host model), so each cable is limited to its own address
+    as well as its source; NOARP and /32 peers do the rest.
     """
     agent, broker = topology.agent, topology.broker
     out: List[Json] = [table()]
