@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -475,9 +474,7 @@ def test_z_a_closed_sessions_token_is_dead(embedded: Session, anthropic: Session
     token = embedded.exec("printenv", "ANTHROPIC_AUTH_TOKEN").out.strip()
     foreign = Request("/v1/models", headers={"x-api-key": token})
     assert token and ask(anthropic, foreign)[0].status == 401
-    began = time.monotonic()
     assert embedded.close().rc == 0
-    assert time.monotonic() - began < 60
     assert podman("secret", "ls", "--format", "{{.Name}}").count(embedded.id) == 0
     assert ask(anthropic, foreign)[0].status == 401
 

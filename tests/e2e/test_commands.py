@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.product import Home, Session, SessionFactory, asf_play, podman, run
+from support.product import Home, Session, SessionFactory, asf_play, podman, remove, run
 from support.terminal import Terminal, terminal
 from support.waiting import wait_for
 
@@ -449,7 +449,7 @@ def test_a_session_of_somebody_else(module_home: Home, live: Session):
         assert done.rc == 0 and not done.json["changed"], done
         assert podman("container", "exists", container) == ""
     finally:
-        podman("rm", "-f", container, check=False)
+        remove(container)
 
 
 # --- terminals --------------------------------------------------------------------------------------------------------

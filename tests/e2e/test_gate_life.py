@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,11 +102,9 @@ def test_term_reaches_the_workload(home: Home) -> None:
     home.agent("plain", manifest("sh", "-c", "trap 'echo stopped; exit 5' TERM; echo up; while :; do sleep 0.05; done"))
     with mutated(home, "plain") as run:
         run.go()
-        wait_for(lambda: "up" in said(run), 10)
-        begun = time.monotonic()
-        podman("stop", "-t", "20", run.container("agent"))
-        assert time.monotonic() - begun < 10
-        assert ended(run) == 5
+        wait_for(lambda: "up" in said(run), 60)
+        podman("stop", "-t", "50", run.container("agent"))
+        assert ended(run) == 5  # killed, it would be 137
         assert "stopped" in said(run)
 
 
@@ -117,7 +114,7 @@ def test_orphans_are_reaped(home: Home) -> None:
     home.agent("plain", manifest("sh", "-c", script))
     with mutated(home, "plain") as run:
         run.go()
-        wait_for(lambda: "done" in said(run), 15)
+        wait_for(lambda: "done" in said(run), 60)
         rows = podman("exec", run.container("agent"), "/asf/gate", "exec", "--", "ps", "-e", "-o", "stat=,args=")
         assert [row for row in rows.splitlines() if row.startswith("Z")] == [], rows
         assert "sleep 600" in rows

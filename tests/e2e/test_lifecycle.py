@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.client import World
-from support.product import Completed, Home, Session, SessionFactory, asf_play, podman, sample_repo
+from support.product import Completed, Home, Session, SessionFactory, asf_play, podman, remove, sample_repo
 from support.waiting import wait_for
 
 from asf_lib.core.evidence import FILES
@@ -191,7 +191,7 @@ def foreign(session: SessionFactory) -> Iterator[dict[str, str]]:
     """Things of somebody else that look almost like the next session's."""
     name = f"{session.new_name()}-foreign"
     yield {"container": name, "secret": name, "volume": name}
-    podman("rm", "-f", "-t", "0", name, check=False)
+    remove(name)
     podman("secret", "rm", name, check=False)
     podman("volume", "rm", "-f", name, check=False)
 

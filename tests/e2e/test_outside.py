@@ -20,7 +20,7 @@ from support import addresses
 from support.listeners import canary
 from support.mutate import Plan, added, instead, mutated, rendered, without
 from support.netns import wire_sh
-from support.product import Home, podman, sample_repo
+from support.product import Home, podman, remove, sample_repo
 
 from asf_lib.core import probes
 from asf_lib.engine import observe
@@ -246,13 +246,13 @@ def test_n4_caddy_has_one_default_route_each_time(home: Home) -> None:
     home.agent("outside", PLAIN)
     with mutated(home, "outside") as run:
         spec = next(c for c in run.doc.plan["containers"] if c["role"] == "caddy")
-        podman("rm", "-f", "-t", "0", *run.doc.names().values())
+        remove(*run.doc.names().values())
         for _ in range(20):
             podman(*spec["args"])
             podman("init", spec["name"])
             pid = int(podman("inspect", "-f", "{{.State.Pid}}", spec["name"]))
             routes = wire_sh(pid, "ip -4 route show default").strip().splitlines()
-            podman("rm", "-f", "-t", "0", spec["name"])
+            remove(spec["name"])
             assert len(routes) == 1 and " dev tap0" in routes[0], routes
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.product import RUN, remove
 
 from asf_lib.core.lifecycle import Container
 from asf_lib.engine import inventory, procs, state, status, teardown
@@ -29,8 +30,11 @@ from asf_lib.engine.podman import Podman
 
 pytestmark = pytest.mark.podman
 
-ID, NEIGHBOUR = "td-agent.one", "td-agent.one2"
-IMAGE = "localhost/td-tiny:1"
+#: Of this test run alone: others may be at work under the same account.
+NAME = f"{RUN}-one"
+ID, NEIGHBOUR = f"td-agent.{NAME}", f"td-agent.{NAME}2"
+IMAGE = f"localhost/td-tiny:{RUN}"
+KEPT, SCRATCH = f"td-state-{RUN}", f"td-scratch-{RUN}"
 NS = {"agent": "keep-id:uid=1000,gid=1000", "caddy": "nomap", "broker": "nomap"}
 DENIAL = '{"msg":"decision","host":"evil.example","port":"443","decision":"deny","reason":"denied-name"}'
 LAST = '{"msg":"decision","host":"open.example","port":"443","decision":"allow","reason":"closed"}'
@@ -269,7 +273,7 @@ def test_a_container_restarted_behind_asf_is_broken(tiny: Tiny) -> None:
 def test_a_removed_caddy_is_broken(tiny: Tiny) -> None:
     tiny.open()
     before = tiny.found()
-    tiny.podman.run(["rm", "-f", "-v", "-t", "0", tiny.name("caddy")])
+    remove(tiny.name("caddy"))
     assert tiny.state() == "broken"
     tiny.close()
     tiny.gone(before)
@@ -356,28 +360,28 @@ def test_a_foreign_container_with_the_name_stays(tiny: Tiny) -> None:
         assert any(f"container {name} not removed because" in one for one in report.actions) and report.left == []
         assert tiny.podman.run(["container", "exists", name], check=False).rc == 0
     finally:
-        tiny.podman.run(["rm", "-f", "-t", "0", name])
+        remove(name)
 
 
 def test_state_volumes_outlive_the_session(tiny: Tiny) -> None:
     labels = {"asf.session": ID, "asf.owner": str(os.getuid()), "asf.volume": "state"}
     args = [f"--label={key}={value}" for key, value in labels.items()]
-    tiny.podman.run(["volume", "create", *args, "td-state"])
+    tiny.podman.run(["volume", "create", *args, KEPT])
     try:
-        tiny.podman.run(["volume", "create", *args[:2], "td-scratch"])
+        tiny.podman.run(["volume", "create", *args[:2], SCRATCH])
         tiny.open()
         report = tiny.close()
-        assert "removed volume td-scratch" in report.actions
-        assert tiny.podman.run(["volume", "exists", "td-state"], check=False).rc == 0
+        assert f"removed volume {SCRATCH}" in report.actions
+        assert tiny.podman.run(["volume", "exists", KEPT], check=False).rc == 0
         assert tiny.close().changed is False
     finally:
-        tiny.podman.run(["volume", "rm", "td-state"])
+        tiny.podman.run(["volume", "rm", KEPT])
 
 
 def test_the_list_holds_what_still_owns_something(tiny: Tiny, neighbour: Tiny) -> None:
     tiny.open()
     rows = {row["session"]: row for row in status.sessions(tiny.podman, tiny.env)}
     assert rows[ID]["state"] == rows[NEIGHBOUR]["state"] == "live" and rows[ID]["agent"] == "td-agent"
-    assert rows[ID]["name"] == "one" and rows[ID]["mode"] == "proxy" and rows[ID]["isolation"] == "container"
+    assert rows[ID]["name"] == NAME and rows[ID]["mode"] == "proxy" and rows[ID]["isolation"] == "container"
     tiny.close()
     assert ID not in {row["session"] for row in status.sessions(tiny.podman, tiny.env)}

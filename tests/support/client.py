@@ -63,12 +63,12 @@ class World:
         mark = self.mark()
         ports = [*addresses.TLS_PORTS, *addresses.HTTP_PORTS, *addresses.BANNER_PORTS, 7]  # 7: the catch-all
         for port in ports:
-            with socket.create_connection((addresses.ROUTER, port), 5):
+            with socket.create_connection((addresses.ROUTER, port), 30):
                 pass
-            assert self.events("barrier", mark, timeout=5, port=port), f"the listener for port {port} is stuck"
+            assert self.events("barrier", mark, timeout=30, port=port), f"the listener for port {port} is stuck"
         name = f"settle-{mark}.invalid"
         probe_tools.dns(addresses.RESOLVER, name)
-        assert self.dns_queries(mark, timeout=5, name=name), "the resolver is stuck"
+        assert self.dns_queries(mark, timeout=30, name=name), "the resolver is stuck"
 
     def mark(self) -> int:
         """Number of the last event so far."""

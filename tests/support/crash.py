@@ -41,7 +41,10 @@ def play_case(lab: Lab, case: Case, checks: Iterable[Callable[[], list[str]]] = 
     except Exception as error:  # whatever it is, it is this case's: the next one runs all the same
         problems, told = [f"{type(error).__name__}: {error}"], ""
     if problems:
-        lab.reset()
+        try:
+            lab.reset()
+        except AssertionError as error:
+            problems.append(f"tidying up: {error}")
     return Verdict(case.id, problems, time.monotonic() - began, told)
 
 

@@ -79,6 +79,9 @@ _EACH = re.compile(
 )
 
 
+_ONCE = re.compile(r"os\.mkdir RUN(/(locks|cli))?$")
+
+
 def _steps(points: list[dict[str, Any]], known: set[Step]) -> list[Step]:
     """What is new in a run, in its order. `known` grows."""
     count: dict[str, int] = {}
@@ -116,7 +119,8 @@ def _of(play: str, agent: str, steps: list[Step]) -> list[Case]:
             found.append(Case(play, agent, point, what, argument, nth, recover))
 
     # How often Ansible itself starts an interpreter differs from run to run; what runs in it has steps of its own.
-    steps = [step for step in steps if "ansible.local" not in step[0]]
+    # Folders of the account are made once in its life, and the other worker stands in them: no case gets there again.
+    steps = [step for step in steps if "ansible.local" not in step[0] and not _ONCE.search(step[0])]
     after = [step for step in steps if not _SAME.search(step[0])]
     inner = [step for step in after if not step[0].startswith("cli ")]
     commands = [step for step in steps if step[0].endswith(" starts")]

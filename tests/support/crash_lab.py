@@ -18,7 +18,7 @@ from typing import Any
 from asf_lib.engine import procs
 from asf_lib.engine.evidencefs import Evidence
 from support import chaos
-from support.product import Completed, Home, asf_play, podman
+from support.product import Completed, Home, asf_play, podman, remove
 from support.waiting import wait_for
 
 CHAOS = Path(chaos.__file__).resolve()
@@ -257,9 +257,7 @@ class Lab:
         for agent in AGENTS:
             with contextlib.suppress(AssertionError):
                 self.play("close.yml", agent)
-            names = list(self.facts(agent).containers)
-            if names:
-                podman("rm", "-f", "-v", "-t", "0", *names, check=False)
+            remove(*self.facts(agent).containers)
             for name in self.facts(agent).secrets:
                 podman("secret", "rm", name, check=False)
             (self.home.state / "asf" / "live" / f"{self.id(agent)}.json").unlink(missing_ok=True)

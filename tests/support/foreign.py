@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from support.crash_lab import Lab
-from support.product import podman, run
+from support.product import podman, remove, run
 
 
 class Foreign:
@@ -40,7 +40,7 @@ class Foreign:
 
     def remove(self) -> None:
         """Away with them."""
-        podman("rm", "-f", "-t", "0", *self.containers, check=False)
+        remove(*self.containers)
         podman("volume", "rm", "-f", self.name, check=False)
         podman("network", "rm", "-f", self.name, check=False)
         for secret in self.secrets:

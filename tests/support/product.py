@@ -17,6 +17,7 @@ import yaml
 
 from support import addresses, documents, netns
 from support.client import World
+from support.waiting import wait_for
 
 #: part of the name of every session that this test run opens: the leak check goes by it
 RUN = f"t{os.getpid():x}{secrets.token_hex(2)}"
@@ -77,6 +78,33 @@ def podman(*args: str, check: bool = True, stdin: str | None = None, timeout: fl
     done = run(["podman", *args], stdin=stdin, timeout=timeout)
     assert done.rc == 0 or not check, f"podman {args}: {done}"
     return done.out.strip()
+
+
+def remove(*names: str, timeout: float = 60) -> None:
+    """Remove containers, running or not, named or by id, until Podman lists none of them; some may be gone already.
+
+    Podman 4.3 removes in steps that are not atomic: `rm -f` fails with "container state improper" or "no such process"
+    when a container ends by itself at that moment (an enforcer does once its cable's far end went), and of several it
+    may remove none and answer 0 when one vanished. So its answer does not count, the list does.
+
+    :raises AssertionError: one was still there after `timeout` seconds; says what Podman answered last
+    """
+    told = ""
+
+    def gone() -> bool:
+        nonlocal told
+        rows = [
+            line.split() for line in podman("ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}}").splitlines()
+        ]
+        left = [name for name in names if any(name in row for row in rows)]
+        if left:
+            told = str(run(["podman", "rm", "-f", "-v", "-t", "0", *left]))
+        return not left
+
+    try:
+        wait_for(gone, timeout, f"{', '.join(names)} to be removed", 0.1)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; podman rm: {told}") from None
 
 
 @dataclass

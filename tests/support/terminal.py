@@ -108,7 +108,7 @@ def terminal(argv: Sequence[str], env: Mapping[str, str], rows: int = 40, column
         os.close(handle)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(30)
 
 
 @dataclass

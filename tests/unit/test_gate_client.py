@@ -103,12 +103,10 @@ def test_a_report_is_an_object(data):
 
 
 def test_silence_has_an_end():
-    began = time.monotonic()
-    with pytest.raises(GateError, match=r"did not report within 0\.3 s"):
-        gate_client.report(os.getpid(), PLAN, 0.3)
-    with gate(b'{"half": ', hang=1), pytest.raises(GateError):
-        gate_client.report(os.getpid(), PLAN, 0.3)
-    assert time.monotonic() - began < 5
+    for said in (None, b'{"half": '):
+        listening = gate(said, hang=3) if said else contextlib.nullcontext()
+        with listening, pytest.raises(GateError, match=r"did not report within 0\.3 s"):
+            gate_client.report(os.getpid(), PLAN, 0.3)
 
 
 def test_a_report_without_end_is_cut(monkeypatch):

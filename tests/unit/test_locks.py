@@ -47,7 +47,7 @@ def _held(env: dict[str, str]) -> Iterator[int]:
     holder = context.Process(target=_hold, args=(env, ready))
     holder.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(30)
         yield int(holder.pid or 0)
     finally:
         holder.kill()
@@ -73,7 +73,7 @@ def test_the_file_names_the_holder_and_goes_with_the_lock(env: dict[str, str]) -
 
 def test_who_waits_is_told_on_whom(env: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(locks, "PATIENCE", 0.05)
-    with _held(env) as pid, pytest.raises(EngineError) as caught, state.lock(ID, env, timeout=0.4):
+    with _held(env) as pid, pytest.raises(EngineError) as caught, state.lock(ID, env, timeout=1.5):
         pass
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"waiting for session {ID}, which is held by process {pid} (" in said

@@ -9,9 +9,10 @@ import subprocess
 import time
 
 import pytest
+from support.waiting import wait_for
 
 from asf_lib.core.errors import EngineError
-from asf_lib.engine import netns
+from asf_lib.engine import netns, procs
 
 
 def _open_descriptors() -> list[int]:
@@ -54,12 +55,4 @@ def test_the_deadline_ends_the_helper_and_its_children(tmp_path) -> None:
     with pytest.raises(EngineError, match="did not answer within 1 s"):
         netns.forked(work, timeout=1)
     pid = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-                if stat.read().rsplit(")", 1)[1].split()[0] == "Z":
-                    return
-        except FileNotFoundError:
-            return
-        time.sleep(0.02)
-    pytest.fail("the helper's child lives on")
+    wait_for(lambda: procs.start_time(pid) is None, 30, "the helper's child to end")

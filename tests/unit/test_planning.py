@@ -148,7 +148,7 @@ def test_two_opens_at_once_do_not_both_get_the_tree(tree: str, monkeypatch: pyte
     computed = {name: plan_of(name, tree) for name in agent}
 
     def compute(podman: Any, inputs: planning.Inputs) -> Any:
-        both.wait(10)
+        both.wait(30)
         return computed[f"{inputs.agent}.{inputs.session}"], [], []
 
     begin = state.begin

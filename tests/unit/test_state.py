@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import wait_for
 
 from asf_lib.core.errors import EngineError
 from asf_lib.engine import procs, state
@@ -79,11 +80,7 @@ def test_damaged_identities_are_nobody(data: object) -> None:
 
 def test_a_zombie_is_not_alive() -> None:
     child = subprocess.Popen(["true"])
-    for _ in range(200):
-        if procs.start_time(child.pid) is None:
-            break
-        time.sleep(0.01)
-    assert procs.start_time(child.pid) is None
+    wait_for(lambda: procs.start_time(child.pid) is None, 30)
     child.wait()
 
 
@@ -184,6 +181,19 @@ def test_forget_and_clear_can_be_repeated(env: dict[str, str]) -> None:
     assert listed(env) == []
 
 
+def test_L1_half_files_of_killed_writers_are_swept(env: dict[str, str]) -> None:
+    """The record's, and those about its state volumes; other sessions' may be at work."""
+    begin(env)
+    base = Path(env["XDG_STATE_HOME"]) / "asf"
+    own = [base / "live" / f".new-{ID}.json-1", base / "volumes" / f".new-asf-state-{ID}.home.json-1"]
+    others = [base / "live" / f".new-{ID}2.json-1", base / "volumes" / f".new-asf-state-{ID}2.home.json-1"]
+    for path in own + others:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    state.sweep_temporary(ID, env)
+    assert [path.exists() for path in own + others] == [False, False, True, True]
+
+
 def test_a_link_in_place_of_the_run_folder_is_not_followed(env: dict[str, str], tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
@@ -271,7 +281,7 @@ def test_L1_lock_dies_with_its_holder(env: dict[str, str]) -> None:
     holder = context.Process(target=_hold, args=(env, ready))
     holder.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(30)
         with pytest.raises(EngineError) as caught, state.lock(ID, env, timeout=0.1):
             pass
         assert caught.value.code == "busy"

@@ -98,7 +98,7 @@ def test_whoever_works_on_it_keeps_it_and_nobody_waits(env: dict[str, str], clos
     with contextlib.ExitStack() as stack:
         stack.callback(holder.join)
         stack.callback(holder.kill)
-        assert ready.wait(10)
+        assert ready.wait(30)
         assert sweep.ended(Podman(), env=env) == [] and closed == []
 
 

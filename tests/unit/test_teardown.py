@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from asf_lib.core.errors import EngineError
-from asf_lib.engine import procs, signals, state, teardown
+from asf_lib.engine import evidencefs, evidenceindex, procs, signals, state, teardown
 from asf_lib.engine.evidencefs import Evidence
 from asf_lib.engine.podman import Podman, Result
 
@@ -322,11 +322,17 @@ def spawn() -> Iterator[Any]:
         parent.wait()
 
 
-@pytest.mark.parametrize(("body", "said"), [(QUIET, "ended within"), (STUBBORN, "was killed")])
+@pytest.mark.parametrize(("body", "grace", "said"), [(QUIET, 30, "ended within"), (STUBBORN, 0.2, "was killed")])
 def test_a_running_workload_is_ended(
-    body: str, said: str, full: FakePodman, env: dict[str, str], spawn: Any, monkeypatch: pytest.MonkeyPatch
+    body: str,
+    grace: float,
+    said: str,
+    full: FakePodman,
+    env: dict[str, str],
+    spawn: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(teardown, "AGENT_GRACE", 0.2)
+    monkeypatch.setattr(teardown, "AGENT_GRACE", grace)
     pid = spawn(f"id-asf-{ID}-agent", body)
     full.add("agent", State="running", Pid=pid)
     report = teardown.teardown(full, ID, env=env)
@@ -374,6 +380,33 @@ def test_a_full_disk_does_not_keep_a_session_alive(env: dict[str, str], monkeypa
     report = teardown.teardown(podman, ID, env=env)
     assert podman.secrets == [] and report.left == []
     assert any("evidence not complete" in action for action in report.actions)
+
+
+def test_what_a_full_disk_kept_open_is_sealed_by_the_next_close(env: dict[str, str]) -> None:
+    """The session went, its evidence could not be chained. Runs that are whole, and that of a live session, stay so."""
+    runs = Path(env["XDG_STATE_HOME"]) / "asf" / "evidence" / ID
+    whole, torn, empty, live = (runs / f"20300101T00000{n}Z-0000" for n in range(4))
+    Evidence(whole).write("plan.json", {"whole": True})
+    for folder in (torn, live):
+        Evidence(folder).write("plan.json", {})
+        (folder / "chain.json").unlink()
+    empty.mkdir()
+    chain = (whole / "chain.json").read_bytes()
+    assert evidencefs.seal_unchained(ID, str(live), env) == [torn.name]
+    assert Evidence(torn).check() == [] and not empty.exists() and not (live / "chain.json").exists()
+    assert (whole / "chain.json").read_bytes() == chain
+    report = teardown.teardown(FakePodman(), ID, env=env)
+    assert report.actions[0] == f"sealed evidence {live.name}, which an earlier close could not write"
+    assert [entry["run"] for entry in evidenceindex.read(env).entries] == [torn.name, live.name]
+
+
+def test_a_run_that_the_index_knows_is_not_sealed_again(env: dict[str, str]) -> None:
+    """Who takes the chain away does not get a new one."""
+    found = Evidence.create(ID, env=env)
+    found.write("plan.json", {})
+    evidencefs.seal(found, env)
+    (found.folder / "chain.json").unlink()
+    assert evidencefs.seal_unchained(ID, None, env) == [] and not (found.folder / "chain.json").exists()
 
 
 @pytest.mark.parametrize(

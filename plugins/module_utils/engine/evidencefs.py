@@ -48,11 +48,11 @@ def atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
         ) from error
 
 
-def sweep(folder: Path, name: str = "") -> None:
-    """Remove what a killed writer of the file ``name`` (of any file) left half-written. Its writers hold a lock."""
+def sweep(folder: Path, beginning: str = "") -> None:
+    """Remove what a killed writer of files whose names begin so left half-written. Their writers hold a lock."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if entry.name.startswith(f"{_NEW}{name}-" if name else _NEW):
+            if entry.name.startswith(f"{_NEW}{beginning}"):
                 os.unlink(entry.path)
 
 
@@ -225,3 +225,26 @@ def seal(found: Evidence, env: Optional[Mapping[str, str]] = None) -> str:
     entry = {"session": run.parent.name, "run": run.name, "head": head, "files": len(found.entries())}
     evidenceindex.append(entry, env)
     return head
+
+
+def seal_unchained(session: str, but: Optional[str], env: Optional[Mapping[str, str]] = None) -> list[str]:
+    """Finish what a session that went while the disk was full could not; returns the names of those runs.
+
+    Such a run has files and no chain at all, and the index never heard of it; ``but`` is the folder of the run that
+    goes on. An empty folder is removed. What cannot be written now is left for the next time. The caller holds the
+    session's lock.
+    """
+    base, sealed = dirs.state_dir(env) / "evidence" / dirs.session_id(session), []
+    with contextlib.suppress(OSError, EngineError):
+        for run in sorted(entry for entry in os.listdir(base) if RUN.match(entry)):
+            folder = base / run
+            ours = folder.is_dir() and not folder.is_symlink() and str(folder) != but
+            if not ours or os.path.lexists(folder / evidence.CHAIN) or evidenceindex.read(env).head(session, run):
+                continue
+            found = Evidence(folder)
+            if found.adopt():
+                seal(found, env)
+                sealed.append(run)
+            else:
+                folder.rmdir()
+    return sealed

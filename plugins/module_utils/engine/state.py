@@ -169,9 +169,11 @@ def evidence_of(record: Record, redactor: Any = None, env: Env = None) -> Eviden
 
 
 def sweep_temporary(session: str, env: Env = None) -> None:
-    """Remove what killed writers of the session's record left beside it. The caller holds the session's lock."""
+    """Remove what killed writers of the session's record, and of its volumes', left beside those. The caller holds
+    the session's lock."""
     path = _path(session, env)
-    sweep(path.parent, path.name)
+    sweep(path.parent, f"{path.name}-")
+    sweep(dirs.state_dir(env) / "volumes", f"asf-state-{session}.")
 
 
 def forget(session: str, env: Env = None) -> bool:

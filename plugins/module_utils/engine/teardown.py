@@ -22,7 +22,7 @@ from ..core.redact import Redactor
 from ..core.roles import SERVICES
 from . import gathering, inventory, procs, reporting, signals, state
 from .dirs import Env
-from .evidencefs import Evidence, seal
+from .evidencefs import Evidence, seal, seal_unchained
 from .podman import Call, Podman, Result
 from .procs import Identity
 from .state import Record
@@ -252,12 +252,15 @@ def teardown(
             state.sweep_temporary(session, env)
         record = state.read(session, env)
         _busy(session, record)
+        if not check:
+            sealed = seal_unchained(session, (record or {}).get("evidence"), env)
+            report.actions = [f"sealed evidence {run}, which an earlier close could not write" for run in sealed]
         survey, known = _survey(podman, session, env, inspect=True)
         found = lifecycle.removal(session, os.getuid(), survey)
         nothing = found.empty() and not survey.run_folder and not survey.record
         report.changed = not nothing
         if check or nothing:
-            report.actions = _would(found, survey) or [f"session {session} owns nothing"]
+            report.actions += _would(found, survey) or [f"session {session} owns nothing"]
             return report
         evidence = _evidence(session, record, redactor, report, env)
         report.times = {key: (record or {}).get(key) for key in ("created", "started")}

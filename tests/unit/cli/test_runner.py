@@ -24,7 +24,7 @@ def leftovers(account):
     return [str(path) for path in cli.iterdir()] + [str(path) for path in home.rglob("*") if path.is_file()]
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=40):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -138,7 +138,7 @@ def test_interrupt_stops_cleanly(start, account, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "extravars.json").stat().st_mode) == 0o600
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=40)
     assert process.returncode == errors.INTERRUPTED
     assert json.loads(out)["error"]["code"] == "interrupted"
     assert "interrupt again to kill" in err and "Traceback" not in err
@@ -147,19 +147,24 @@ def test_interrupt_stops_cleanly(start, account, tmp_path):
 
 
 def test_a_second_interrupt_kills(start, account, tmp_path):
-    pidfile = tmp_path / "pid"
-    process = start(FIXTURES / "slow.yml", "-e", f"pidfile={pidfile}", "-e", "stubborn=true")
+    """Ansible is stopped, so that it does not react to the first; the second follows what the first one says."""
+    pidfile, told = tmp_path / "pid", tmp_path / "told"
+    with told.open("w") as stderr:
+        process = start(FIXTURES / "slow.yml", "-e", f"pidfile={pidfile}", stderr=stderr)
     until(lambda: pidfile.exists() and pidfile.read_text())
+    [ansible] = children(process.pid)
+    os.kill(ansible, signal.SIGSTOP)
     try:
         process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        until(lambda: "interrupt again to kill" in told.read_text())
+        assert not gone(ansible)
         process.send_signal(signal.SIGINT)
-        _out, err = process.communicate(timeout=15)
+        process.communicate(timeout=40)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pidfile.read_text()), signal.SIGKILL)
     assert process.returncode == errors.INTERRUPTED
-    assert "interrupted: killed" in err
+    assert "interrupted: killed" in told.read_text() and gone(ansible)
     assert leftovers(account) == []
 
 
@@ -170,7 +175,7 @@ def test_an_early_signal_is_passed_on_later(start, tmp_path, number):
     # Handlers are in place once runner starts its child, long before Ansible says anything.
     until(lambda: [pid for pid in children(process.pid)])
     process.send_signal(number)
-    process.communicate(timeout=20)
+    process.communicate(timeout=40)
     assert process.returncode == 128 + number
 
 
