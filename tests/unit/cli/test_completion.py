@@ -97,8 +97,8 @@ def test_the_command(run):
 class Shell:
     """A shell in a terminal, with an ``asf-play`` that writes its words to a file unless it is asked for completion."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], said: Path, setup: str) -> None:
-        self._said = said
+    def __init__(self, argv: list[str], env: dict[str, str], said: Path, answered: Path, setup: str) -> None:
+        self._said, self._answered = said, answered
         self.pid, self._main = pty.fork()
         if self.pid == 0:
             os.execvpe(argv[0], argv, env)
@@ -107,21 +107,27 @@ class Shell:
 
     def complete(self, keys: str) -> list[str]:
         """Type the keys and TAB, then an X and the enter key; the words that came of it."""
+        self._answered.unlink(missing_ok=True)
         self._type(f"{keys}\t")
-        self._type("X\r")
+        self._until(self._answered)
+        self._type("X\r")  # read after TAB is done with, whenever that is
         return self._words()
 
     def _type(self, keys: str) -> None:
-        """Type, and wait until the shell has answered: it echoes, asks the program, and redraws."""
         os.write(self._main, keys.encode())
-        while select.select([self._main], [], [], 1.5)[0]:
+
+    def _until(self, file: Path) -> None:
+        """Read what the shell shows until the file is there."""
+        end = time.monotonic() + 50
+        while not file.exists():
+            assert time.monotonic() < end, f"no {file.name} from the shell"
+            if not select.select([self._main], [], [], 0.02)[0]:
+                continue
             if b"\x1b[c" in os.read(self._main, 65536).replace(b"\x1b[0c", b"\x1b[c"):
                 os.write(self._main, b"\x1b[?1;2c")  # fish asks what terminal this is
 
     def _words(self) -> list[str]:
-        end = time.monotonic() + 30
-        while not self._said.exists() and time.monotonic() < end:
-            self._type("")
+        self._until(self._said)
         found = self._said.read_text().split("\n")[:-1]
         self._said.unlink()
         return found
@@ -143,17 +149,17 @@ SHELLS = {
 def shell(request, world: dict[str, str], tmp_path: Path) -> Iterator[Shell]:
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed: apt-get install {request.param}")
-    programs, said = tmp_path / "bin", tmp_path / "said"
+    programs, said, answered = tmp_path / "bin", tmp_path / "said", tmp_path / "answered"
     programs.mkdir()
     (programs / "asf-play").write_text(
-        f'#!/bin/sh\n[ "$1" != completion ] || exec {sys.executable} -m asf_cli "$@"\n'
+        f'#!/bin/sh\n[ "$1" != completion ] || {{ {sys.executable} -m asf_cli "$@"; >{answered}; exit; }}\n'
         f"printf '%s\\n' \"$@\" > {said}.new; mv {said}.new {said}\n"
     )
     (programs / "asf-play").chmod(0o755)
     (tmp_path / "note 1.txt").write_text("")
     argv, setup = SHELLS[request.param]
     env = {**world, "PATH": f"{programs}:{world['PATH']}", "TERM": "vt100", "HISTFILE": ""}
-    found = Shell(argv, env, said, f"cd {tmp_path}; {setup}")
+    found = Shell(argv, env, said, answered, f"cd {tmp_path}; {setup}")
     yield found
     found.end()
 
