@@ -29,6 +29,7 @@ PLAN = {
         "allow": {"proxy": L1, "target": "docs.example.com:443"},
         "front": {"addr": L2, "path": "/asf/control"},
         "deny": {"proxy": L1, "target": "asf-denied.invalid:443"},
+        "tls": {"addr": "198.18.0.1:443", "allow": "docs.example.com", "deny": "asf-denied.invalid"},
         "mounts": [
             {"target": "/workspace/repos/a b", "type": "", "rw": True},
             {"target": "/tmp", "type": "tmpfs", "rw": True},
@@ -71,6 +72,8 @@ GOOD = {
     "proxy-allow": "200:ok",
     "proxy-reach": "200:ok",
     "proxy-deny": "403:denied-name",
+    "tls-allow": "server-hello",
+    "tls-deny": "alert:49",
     "front-control": "204:ok",
     "front-refuses": "none=401 wrong=401:unauthorized",
     "mounts": r"/,overlay,ro /proc,proc,rw /dev,tmpfs,rw /dev/null,devtmpfs,rw /etc/hosts,ext4,ro /asf/gate,ext4,ro"
@@ -182,6 +185,14 @@ def test_every_probe_can_fail_and_be_missed(row):
         ("proxy-deny", "403", "inconclusive"),
         ("proxy-deny", "403:denied-port", "inconclusive"),
         ("proxy-deny", "ECONNREFUSED", "inconclusive"),
+        ("tls-allow", "alert:49", "fail"),
+        ("tls-allow", "alert:112", "inconclusive"),
+        ("tls-allow", "ECONNREFUSED", "inconclusive"),
+        ("tls-deny", "server-hello", "fail"),
+        ("tls-deny", "alert:80", "fail"),
+        ("tls-deny", "alert:50", "inconclusive"),
+        ("tls-deny", "closed", "inconclusive"),
+        ("tls-deny", "ECONNREFUSED", "inconclusive"),
         ("front-control", "401:unauthorized", "fail"),
         ("front-control", "200", "inconclusive"),
         ("front-refuses", "none=204:ok wrong=401", "fail"),
@@ -215,6 +226,8 @@ def test_an_upstream_that_is_down_warns_and_does_not_deny():
     for reason in ("upstream-refused", "upstream-timeout", "upstream-dns-notfound"):
         rep = report(proxy_allow=f"502:{reason}", proxy_reach={"got": f"502:{reason}", "verdict": "warn"})
         assert bad(rep) == {"proxy-reach": "warn"}
+    for word in ("alert:80", "closed", "silent"):
+        assert bad(report(tls_allow={"got": word, "verdict": "warn"})) == {"tls-allow": "warn"}
 
 
 def test_only_the_reach_half_may_warn():
@@ -225,7 +238,8 @@ def test_denials_count_only_beside_their_control():
     dead = f"{L1}/tcp=ENETUNREACH {L2}/tcp=ENETUNREACH"
     assert bad(report(reach=dead)) == {k: "inconclusive" for k in ("reach", "unreach", "closed", "dns-silent")}
     assert bad(report(front_control="ECONNREFUSED")) == {k: "inconclusive" for k in ("front-control", "front-refuses")}
-    assert bad(report(proxy_allow="timeout"))["proxy-deny"] == "inconclusive"
+    refused = bad(report(proxy_allow="timeout"))
+    assert refused["proxy-deny"] == refused["tls-deny"] == "inconclusive"
     assert bad(report(sock_control="unix=ENOSYS inet=ok inet6=ok netlink=ok"))["sock-vsock"] == "inconclusive"
 
 
@@ -234,10 +248,19 @@ def test_a_brokered_session_without_a_name_to_ask_for_has_the_front_as_control()
     plan["probes"]["allow"] = None
     assert bad(report(), plan) == {}
     refused = bad(report(front_control="401"), plan)
-    assert refused == {"front-control": "fail", "proxy-deny": "inconclusive", "front-refuses": "inconclusive"}
+    denials = dict.fromkeys(("proxy-deny", "tls-deny", "front-refuses"), "inconclusive")
+    assert refused == {"front-control": "fail", **denials}
     plan["probes"]["front"] = None
     dead = f"{L1}/tcp=connected {L2}/tcp=ECONNREFUSED"
     assert bad(report(reach=dead), plan)["proxy-deny"] == "inconclusive"
+
+
+def test_without_a_transparent_control_only_the_denial_is_asked_for():
+    plan = copy.deepcopy(PLAN)
+    plan["probes"]["tls"]["allow"] = ""
+    assert {"tls-allow"} == {row.id for row in inside.INSIDE} - set(verdicts(report(), plan))
+    plan["probes"]["tls"] = None
+    assert {"tls-allow", "tls-deny"} == {row.id for row in inside.INSIDE} - set(verdicts(report(), plan))
 
 
 def test_a_live_session_is_answered_by_a_fresh_process():

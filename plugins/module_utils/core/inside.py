@@ -27,7 +27,7 @@ EVIDENCE_LIMIT = 1500
 @dataclass(frozen=True)
 class Inside:
     """One inside probe. ``asked`` names the list or object of the plan's ``probes`` without which it is not run;
-    ``first`` is true where only PID 1 itself can answer, at its first report."""
+    a dot leads into an object; ``first`` is true where only PID 1 itself can answer, at its first report."""
 
     id: str
     invariant: int
@@ -118,6 +118,10 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("proxy-allow", 3, "the control name is allowed by the proxy's decision", rules.allow, asked="allow"),
     Inside("proxy-reach", 3, "the control host is reached through the proxy", rules.allow_reach, asked="allow"),
     Inside("proxy-deny", 2, "an undeclared name is denied by policy", rules.deny, asked="deny"),
+    Inside(
+        "tls-allow", 3, "the control name is forwarded for clients that know no proxy", rules.tls_allow, asked="tls.allow"
+    ),
+    Inside("tls-deny", 2, "an undeclared server name is refused by policy", rules.tls_deny, asked="tls"),
     Inside("front-control", 3, "the front knows the session token", rules.front, asked="front"),
     Inside("front-refuses", 4, "the front refuses no token and a wrong token", rules.front_refuses, asked="front"),
     Inside("mounts", 1, "the planned mounts and the engine's own, read-only where not planned rw", rules.mounts),
@@ -126,6 +130,9 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("dev-nodes", 1, "only the engine's harmless device nodes exist", rules.devices),
     Inside("no-sockets", 1, "no socket of an engine or of the host is in reach", rules.exactly("found=0")),
 )
+
+#: A warning lets the session start: only where a host was to be reached that may be down.
+MAY_WARN = frozenset({"proxy-reach", "tls-allow"})
 
 #: Probe → the controls beside which alone its pass counts, the first that this plan has: what is down refuses
 #: everything. Where nothing may be reached through the proxy, the front is the control, or the listeners are; where
@@ -137,6 +144,7 @@ DEPENDS: Dict[str, Tuple[str, ...]] = {
     "closed": ("reach",),
     "dns-silent": ("reach",),
     "proxy-deny": ("proxy-allow", "front-control", "reach"),
+    "tls-deny": ("proxy-allow", "front-control", "reach"),  # one handler decides for both listeners
     "front-refuses": ("front-control",),
     "sock-families": ("sock-control",),
     "sock-vsock": ("sock-control",),
@@ -150,8 +158,13 @@ DEPENDS: Dict[str, Tuple[str, ...]] = {
 
 def expected(plan: Mapping[str, Any], first: bool) -> List[Inside]:
     """The rows that a report must answer: those the plan asks for, and PID 1's own only from PID 1."""
-    probes = plan["probes"]
-    return [row for row in INSIDE if (first or not row.first) and (not row.asked or probes.get(row.asked))]
+    return [row for row in INSIDE if (first or not row.first) and (not row.asked or _asks(plan["probes"], row.asked))]
+
+
+def _asks(probes: Any, path: str) -> bool:
+    for key in path.split("."):
+        probes = (probes or {}).get(key)
+    return bool(probes)
 
 
 def judge(report: Any, gate_plan: Mapping[str, Any], first: Optional[bool] = None) -> List[Json]:
@@ -227,6 +240,6 @@ def _judge_row(row: Inside, check: Optional[Json], plan: Mapping[str, Any]) -> V
         verdict, note = INCONCLUSIVE, f"cannot be judged ({type(exc).__name__}: {exc})"
     if ORDER.index(said) > ORDER.index(verdict):
         verdict, note = said, note or f"gate: {reason}"
-    if verdict == WARN and row.id != "proxy-reach":
-        verdict = INCONCLUSIVE  # a warning lets the session start, which only the control's reach half may
+    if verdict == WARN and row.id not in MAY_WARN:
+        verdict = INCONCLUSIVE
     return verdict, "; ".join(part for part in (note, got) if part)

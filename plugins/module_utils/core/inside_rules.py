@@ -100,7 +100,7 @@ def peers(plan: Mapping[str, Any]) -> List[str]:
     probes = plan["probes"]
     ends = list(probes.get("reach") or [])
     ends += [probes[key]["proxy"] for key in ("allow", "deny") if probes.get(key)]
-    ends += [probes["front"]["addr"]] if probes.get("front") else []
+    ends += [probes[key]["addr"] for key in ("tls", "front") if probes.get(key)]
     return sorted({end.rpartition(":")[0].strip("[]") for end in ends})
 
 
@@ -193,6 +193,23 @@ def deny(got: str, plan: Mapping[str, Any]) -> Verdict:
     if got == "403:denied-name":
         return PASS, ""
     passed = got.startswith("200") or got.partition(":")[2].startswith("upstream-")
+    return (FAIL, "the name passed the policy") if passed else (INCONCLUSIVE, "no denial by policy")
+
+
+def tls_allow(got: str, plan: Mapping[str, Any]) -> Verdict:
+    """The host's first answer is enough; access_denied (49) is the policy's alone, internal_error (80) trouble beyond."""
+    if got == "server-hello":
+        return PASS, ""
+    if got in ("alert:80", "closed", "silent"):
+        return WARN, f"upstream-{got}"
+    return (FAIL, "policy denies the control") if got == "alert:49" else (INCONCLUSIVE, "no answer of the host")
+
+
+def tls_deny(got: str, plan: Mapping[str, Any]) -> Verdict:
+    """Only the policy's own alert is a denial (L6)."""
+    if got == "alert:49":
+        return PASS, ""
+    passed = got in ("server-hello", "alert:80")
     return (FAIL, "the name passed the policy") if passed else (INCONCLUSIVE, "no denial by policy")
 
 

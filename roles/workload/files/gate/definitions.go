@@ -58,6 +58,8 @@ var definitions = map[string]definition{
 	"proxy-allow":     {3, "the control name is allowed by the proxy's decision"},
 	"proxy-reach":     {3, "the control host is reached through the proxy"},
 	"proxy-deny":      {2, "an undeclared name is denied by policy"},
+	"tls-allow":       {3, "the control name is forwarded for clients that know no proxy"},
+	"tls-deny":        {2, "an undeclared server name is refused by policy"},
 	"front-control":   {3, "the front knows the session token"},
 	"front-refuses":   {4, "the front refuses no token and a wrong token"},
 	"mounts":          {1, "the planned mounts and the engine's own, read-only where not planned rw"},

@@ -5,7 +5,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
+	"math/big"
 	"net"
 	"strings"
 	"testing"
@@ -84,12 +90,99 @@ func TestProxyProbes(t *testing.T) {
 	}
 }
 
+// helloAnswering is a server that reads one ClientHello and answers with bytes; it remembers the server name.
+func helloAnswering(t *testing.T, answer string, seen *string) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			tls.Server(muted{c}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+				*seen = h.ServerName
+				return nil, io.EOF
+			}}).Handshake()
+			io.WriteString(c, answer)
+			c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+type muted struct{ net.Conn }
+
+func (muted) Write(p []byte) (int, error) { return len(p), nil }
+
+func TestTLSProbes(t *testing.T) {
+	for _, c := range []struct{ answer, got, allow, deny string }{
+		{"\x16\x03\x03\x00\x50\x02\x00", "server-hello", pass, fail},
+		{"\x15\x03\x03\x00\x02\x02\x31", "alert:49", fail, pass},
+		{"\x15\x03\x03\x00\x02\x02\x50", "alert:80", warn, fail},
+		{"\x15\x03\x03\x00\x02\x02\x70", "alert:112", inconclusive, inconclusive},
+		{"\x15\x03\x03\x00\x02\x02\x32", "alert:50", inconclusive, inconclusive},
+		{"HTTP/1.1 400 x", "other:72", inconclusive, inconclusive},
+		{"", "closed", warn, inconclusive},
+	} {
+		var name string
+		addr := helloAnswering(t, c.answer, &name)
+		in := &inside{plan: &Plan{Probes: Probes{TLS: &TLSTarget{addr, "docs.example.com", "asf-denied.invalid"}}}}
+		deny := probeTLSDeny(context.Background(), in)
+		if deny.Verdict != c.deny || deny.Got != c.got || name != "asf-denied.invalid" {
+			t.Errorf("%+v %q", deny, name)
+		}
+		allow := probeTLSAllow(context.Background(), in)
+		if allow.Verdict != c.allow || allow.Got != c.got || name != "docs.example.com" {
+			t.Errorf("%+v %q", allow, name)
+		}
+	}
+}
+
+// A real server of either version answers the hello that is built here with its own.
+func TestServersAnswerTheHello(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{}, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		l, err := tls.Listen("tcp4", "127.0.0.1:0", &tls.Config{MinVersion: version, MaxVersion: version,
+			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.(*tls.Conn).Handshake()
+				c.Close()
+			}
+		}()
+		if got := helloWord(context.Background(), l.Addr().String(), "a.example.com", time.Second); got != "server-hello" {
+			t.Errorf("%x: %s", version, got)
+		}
+		l.Close()
+	}
+}
+
 // L6: a proxy that is not there denies nothing.
 func TestADeadProxyIsInconclusive(t *testing.T) {
 	dead := refusing(t)
 	in := &inside{token: "tok", plan: &Plan{Probes: Probes{Allow: &ProxyTarget{dead, "a:443"}, Deny: &ProxyTarget{dead, "a:443"},
-		Front: &FrontTarget{dead, "/asf/control"}, Reach: []string{dead}}}}
+		TLS: &TLSTarget{dead, "a", "b"}, Front: &FrontTarget{dead, "/asf/control"}, Reach: []string{dead}}}}
 	for _, c := range append(probeAllow(context.Background(), in), probeDeny(context.Background(), in),
+		probeTLSAllow(context.Background(), in), probeTLSDeny(context.Background(), in),
 		probeFront(context.Background(), in), probeFrontRefuses(context.Background(), in), probeReach(context.Background(), in)) {
 		if c.Verdict != inconclusive || !strings.Contains(c.Got, "ECONNREFUSED") {
 			t.Errorf("%+v", c)
@@ -215,7 +308,7 @@ func TestProbesAreBoundedAndMayBreak(t *testing.T) {
 
 func TestEveryCheckIsDefinedAndMade(t *testing.T) {
 	in := &inside{role: "run", plan: &Plan{Probes: Probes{Unreach: []string{"x"}, Reach: []string{"x"}, Closed: []string{"x"},
-		DNS: []string{"x"}, Allow: &ProxyTarget{}, Deny: &ProxyTarget{}, Front: &FrontTarget{}}}}
+		DNS: []string{"x"}, Allow: &ProxyTarget{}, Deny: &ProxyTarget{}, TLS: &TLSTarget{Allow: "x"}, Front: &FrontTarget{}}}}
 	made := map[string]bool{}
 	for _, p := range probesFor(in) {
 		for _, id := range p.ids {

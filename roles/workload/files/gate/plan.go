@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	defaultPlan  = "/asf/gate.json"
-	maxPlanBytes = 1 << 20
-	maxToken     = 4096
-	maxDeadline  = 24 * 3600
-	maxTime      = 10 * 365 * 24 * 3600
+	defaultPlan   = "/asf/gate.json"
+	maxPlanBytes  = 1 << 20
+	maxServerName = 253 // RFC 1035 section 2.3.4
+	maxToken      = 4096
+	maxDeadline   = 24 * 3600
+	maxTime       = 10 * 365 * 24 * 3600
 )
 
 // Plan is the gate's part of the session's plan, rendered by the host into a read-only mount.
@@ -55,6 +56,7 @@ type Probes struct {
 	Allow     *ProxyTarget `json:"allow"`
 	Front     *FrontTarget `json:"front"`
 	Deny      *ProxyTarget `json:"deny"`
+	TLS       *TLSTarget   `json:"tls"`
 	Mounts    []Mount      `json:"mounts"`
 	Gone      []string     `json:"gone"`
 }
@@ -63,6 +65,13 @@ type Probes struct {
 type ProxyTarget struct {
 	Proxy  string `json:"proxy"`
 	Target string `json:"target"`
+}
+
+// TLSTarget is the listener for clients without a proxy; an empty Allow means that no name is the control.
+type TLSTarget struct {
+	Addr  string `json:"addr"`
+	Allow string `json:"allow"`
+	Deny  string `json:"deny"`
 }
 
 // FrontTarget is the inference front's control resource.
@@ -186,6 +195,12 @@ func (pr *Probes) check() error {
 	if pr.Deny != nil {
 		lists["deny.proxy"] = []string{pr.Deny.Proxy}
 	}
+	if pr.TLS != nil {
+		lists["tls.addr"] = []string{pr.TLS.Addr}
+		if len(pr.TLS.Allow) > maxServerName || len(pr.TLS.Deny) > maxServerName {
+			return errors.New("probes.tls: a name is too long")
+		}
+	}
 	if pr.Front != nil {
 		lists["front.addr"] = []string{pr.Front.Addr}
 	}
@@ -224,6 +239,9 @@ func (pr *Probes) peers() map[string]bool {
 		if t != nil {
 			all = append(all, t.Proxy)
 		}
+	}
+	if pr.TLS != nil {
+		all = append(all, pr.TLS.Addr)
 	}
 	if pr.Front != nil {
 		all = append(all, pr.Front.Addr)

@@ -60,6 +60,9 @@ func TestReadPlanRefusesWhatItDoesNotUnderstand(t *testing.T) {
 		{"probes.allow", map[string]string{"proxy": "1.2.3.4:1", "target": "a b:443"}, "target"},
 		{"probes.deny", map[string]string{"proxy": "1.2.3.4:1", "target": "a\r\nX: y:443"}, "target"},
 		{"probes.deny", map[string]string{"proxy": "x:1", "target": "a:443"}, "deny.proxy"},
+		{"probes.tls", map[string]string{"addr": "1.2.3.4:443", "allow": "a.example.com", "deny": "b.invalid"}, ""},
+		{"probes.tls", map[string]string{"addr": "a.example.com:443"}, "tls.addr"},
+		{"probes.tls", map[string]string{"addr": "1.2.3.4:443", "deny": strings.Repeat("a", 254)}, "too long"},
 		{"probes.front", map[string]string{"addr": "1.2.3.4:1", "path": "/x"}, "needs token_file"},
 	} {
 		_, err := readPlan(writePlan(t, planWith(t, c.key, c.value)))
@@ -105,8 +108,8 @@ func TestEnvironmentIsExactlyThePlannedOne(t *testing.T) {
 func TestPeersAreTheHostsOfTheListeners(t *testing.T) {
 	pr := &Probes{Reach: []string{"198.18.0.1:3128"}, Allow: &ProxyTarget{Proxy: "198.18.0.1:3128"},
 		Deny: &ProxyTarget{Proxy: "198.18.0.9:1"}, Front: &FrontTarget{Addr: "198.18.0.1:4000"},
-		Closed: []string{"198.18.0.5:3129"}}
-	if got := sortedKeys(pr.peers()); !reflect.DeepEqual(got, []string{"198.18.0.1", "198.18.0.9"}) {
+		Closed: []string{"198.18.0.5:3129"}, TLS: &TLSTarget{Addr: "198.18.0.8:443"}}
+	if got := sortedKeys(pr.peers()); !reflect.DeepEqual(got, []string{"198.18.0.1", "198.18.0.8", "198.18.0.9"}) {
 		t.Error(got)
 	}
 }

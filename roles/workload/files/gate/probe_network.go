@@ -25,6 +25,10 @@ func networkProbes(in *inside) []probe {
 		{len(pr.DNS) > 0, one("dns-silent", probeDNS)},
 		{pr.Deny != nil, one("proxy-deny", probeDeny)},
 		{pr.Allow != nil, probe{[]string{"proxy-allow", "proxy-reach"}, allowBound, probeAllow}},
+		{pr.TLS != nil, one("tls-deny", probeTLSDeny)},
+		{pr.TLS != nil && pr.TLS.Allow != "", probe{[]string{"tls-allow"}, allowBound, func(ctx context.Context, in *inside) []Check {
+			return []Check{probeTLSAllow(ctx, in)}
+		}}},
 		{pr.Front != nil, one("front-control", probeFront)},
 		{pr.Front != nil, one("front-refuses", probeFrontRefuses)},
 	} {
