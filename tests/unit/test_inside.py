@@ -351,7 +351,7 @@ def test_net_raw_opens_raw_sockets_and_holds_one_capability():
 
 def test_without_cables_there_is_no_link_and_no_route():
     plan = copy.deepcopy(PLAN)
-    plan["probes"].update(reach=[], closed=[], dns=[], allow=None, deny=None, front=None)
+    plan["probes"].update(reach=[], closed=[], dns=[], allow=None, deny=None, tls=None, front=None)
     rep = report(net_links="up=lo", net_routes="routes=0 own=4")
     assert bad(rep, plan) == {}
     assert not {"reach", "proxy-deny", "front-control"} & set(verdicts(rep, plan))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from asf_lib.core import manifest as manifests, plan as plans
+from asf_lib.core import manifest as manifests, nftables, plan as plans
 from asf_lib.core.errors import PlanError
 from asf_lib.engine import yamlload
 
@@ -91,7 +91,7 @@ def test_every_container_is_hardened(role):
         assert word in words
     assert any(w.startswith("--security-opt=seccomp=/run/user/1001/asf/a.main/seccomp-") for w in words)
     assert any(w.startswith("--tmpfs=/dev/shm:") for w in words)
-    assert not [w for w in words if "privileged" in w or "cap-add" in w or "host" in w.split("=")[-1:]]
+    assert not [w for w in words if "--privileged" in w or "cap-add" in w or "host" in w.split("=")[-1:]]
 
 
 def test_agent_and_broker_have_no_network_and_no_resolver():
@@ -238,3 +238,53 @@ def test_state_volumes_belong_to_agent_and_session():
     first, second = build(text), build(text, request=plans.Request(session="two"))
     assert first["volumes"][0]["name"] != second["volumes"][0]["name"]
     assert first["volumes"][0]["labels"]["asf.policy"] == second["volumes"][0]["labels"]["asf.policy"]
+
+
+MANY = """
+name: a
+network:
+  allow_domains:
+    - docs.example.com
+    - {name: git.example.com, ports: [22, 443]}
+    - {name: any.example.com, tls: any}
+    - {name: ports.example.com, ports: [8443]}
+"""
+
+
+def test_p11_declared_names_on_443_with_tls_lead_clients_without_a_proxy_to_l1t():
+    plan = build(MANY)
+    names = ["docs.example.com", "git.example.com"]
+    assert plan["network"]["hosts"] == [["198.18.0.1", name] for name in names]
+    assert [w for w in args(plan, "agent") if w.startswith("--add-host=")] == [
+        f"--add-host={name}:198.18.0.1" for name in names
+    ]
+    assert {"role": "caddy", "name": "L1t", "address": "198.18.0.1:443"} in plan["listeners"]
+    assert "--sysctl=net.ipv4.ip_unprivileged_port_start=443" in args(plan, "caddy")
+    caddy = next(f["json"] for f in plan["files"] if f["path"] == "caddy/caddy.json")
+    assert caddy["apps"]["asf_transparent"]["listen"] == "198.18.0.1:443"
+    assert "tcp dport { 443, 3128 } accept" in nftables.as_text(plan["wiring"]["nft"][0]["rules"])
+    probes = plan["gate"]["probes"]
+    assert probes["tls"] == {"addr": "198.18.0.1:443", "allow": "docs.example.com", "deny": "asf-denied.invalid"}
+    assert "198.18.0.1:443" in probes["reach"] and "198.18.0.1:443" not in probes["closed"]
+
+
+def test_l1t_is_not_there_where_no_name_is_for_it():
+    for text in (
+        "name: a\nnetwork: {allow_domains: [{name: any.example.com, tls: any}, {name: p.example.com, ports: [8443]}]}\n",
+        "name: a\nllm: {protocol: openai, mock: x}\nnetwork: {mode: isolated}\n",
+    ):
+        plan = build(text)
+        assert "L1t" not in {entry["name"] for entry in plan["listeners"]}
+        assert not [w for w in args(plan, "caddy") if "ip_unprivileged_port_start" in w]
+        assert plan["gate"]["probes"]["tls"] is None and "198.18.0.1:443" in plan["gate"]["probes"]["closed"]
+        assert "asf_transparent" not in str(plan["files"])
+
+
+def test_l1t_has_no_control_where_the_front_is_it_or_the_name_is_not_for_it():
+    plan = build(MANY.replace("network:", "network:\n  verify_domain: any.example.com"))
+    assert plan["gate"]["probes"]["tls"]["allow"] == ""
+    assert build()["gate"]["probes"]["tls"]["allow"] == ""
+
+
+def test_the_front_keeps_its_name_beside_the_declared_ones():
+    assert build()["network"]["hosts"] == [["198.18.0.1", "front"], ["198.18.0.1", "docs.example.com"]]

@@ -25,6 +25,7 @@ def make_plan():
                 "name": f"asf-a.main-{r}",
                 "image": f"localhost/asf/{r}:1",
                 "network": "slirp4netns:cidr=198.18.1.0/24" if r == "caddy" else "none",
+                "args": ["create", f"--hostname={r}"],
             }
             for r in ROLES
         ],
@@ -35,7 +36,11 @@ def make_plan():
             "routes": [],
             "forward": [],
         },
-        "network": {"resolver": "198.51.100.53", "aliases": [{"address": "198.18.1.2", "port": 443}]},
+        "network": {
+            "resolver": "198.51.100.53",
+            "aliases": [{"address": "198.18.1.2", "port": 443}],
+            "hosts": [["198.18.0.1", "front"], ["198.18.0.1", "docs.example.com"]],
+        },
         "listeners": [{"role": "caddy", "name": "L1", "address": "198.18.0.1:3128"}],
         "limits": {
             role: {"ulimits": ["core=0:0"], "cgroup": {"pids.max": "64"} if role == "agent" else {}} for role in ROLES
@@ -125,6 +130,8 @@ def observe(plan, role):
         "mountinfo": "\n".join(mounts),
         "roots": {"/workspace/repos/repo": [1, 2]},
         "sources": {"/workspace/repos/repo": [1, 2]},
+        "hosts": ("198.18.0.1\tfront\n198.18.0.1\tdocs.example.com\n" if role == "agent" else "")
+        + f"127.0.0.1\tlocalhost\n::1\tlocalhost\n10.0.2.100\t{role} asf-a.main-{role}\n",
         "nameservers": ["198.51.100.53"],
         "aliases": {"198.18.1.2:443": "EHOSTUNREACH"},
         "listeners": ["198.18.0.1:3128"],
@@ -217,6 +224,11 @@ BREAKS = [
     ("caddy-limits", put(["caddy", "limits"], f"{'Max core file size':25} unlimited unlimited bytes\n")),
     ("agent-mount-roots", put(["agent", "roots", "/workspace/repos/repo"], [1, 3])),  # F2
     ("agent-mount-roots", swapped),  # F2, between plan and create: both sides show another folder
+    ("agent-names", put(["agent", "hosts"], "198.18.0.1 front\n")),  # a planned name is missing
+    ("agent-names", put(["agent", "hosts"], "198.18.0.1 front docs.example.com evil.test\n")),
+    ("agent-names", put(["agent", "hosts"], "10.0.0.1 docs.example.com\n198.18.0.1 front docs.example.com\n")),
+    ("agent-names", put(["agent", "hosts"], "198.18.0.1 front docs.example.com\n192.0.2.1 host.containers.internal\n")),
+    ("caddy-names", put(["caddy", "hosts"], "127.0.0.1 localhost\n198.18.0.1 docs.example.com\n")),
     ("caddy-resolver", put(["caddy", "nameservers"], ["198.51.100.53", "192.0.2.1"])),  # N2
     ("caddy-aliases", put(["caddy", "aliases", "198.18.1.2:443"], "open")),  # N8
     ("caddy-listeners", add(["caddy", "listeners"], "0.0.0.0:2019")),

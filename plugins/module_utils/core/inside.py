@@ -119,7 +119,11 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("proxy-reach", 3, "the control host is reached through the proxy", rules.allow_reach, asked="allow"),
     Inside("proxy-deny", 2, "an undeclared name is denied by policy", rules.deny, asked="deny"),
     Inside(
-        "tls-allow", 3, "the control name is forwarded for clients that know no proxy", rules.tls_allow, asked="tls.allow"
+        "tls-allow",
+        3,
+        "the control name is forwarded for clients that know no proxy",
+        rules.tls_allow,
+        asked="tls.allow",
     ),
     Inside("tls-deny", 2, "an undeclared server name is refused by policy", rules.tls_deny, asked="tls"),
     Inside("front-control", 3, "the front knows the session token", rules.front, asked="front"),

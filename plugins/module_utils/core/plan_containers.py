@@ -87,8 +87,14 @@ def _caddy(draft: Draft) -> Spec:
         secrets,
         [("HOME", "/tmp")],
         (),
-        [f"--dns={draft.host.resolver}"] if out else [],
+        _caddy_options(draft, out),
     )
+
+
+def _caddy_options(draft: Draft, out: bool) -> List[str]:
+    """L1t's port is bound without a privilege: in this namespace alone, ports from there on are ordinary ones."""
+    ports = [f"--sysctl=net.ipv4.ip_unprivileged_port_start={policy.L1T_PORT}"] if network.transparent(draft) else []
+    return [*([f"--dns={draft.host.resolver}"] if out else []), *ports]
 
 
 def _broker(draft: Draft) -> Spec:
@@ -152,7 +158,7 @@ def _agent_mounts(draft: Draft) -> List[Mount]:
 def _agent(draft: Draft) -> Spec:
     limits = _limits(draft, "agent")
     uid = workload.UID
-    hosts = [f"--add-host={name}:{ip}" for ip, name in policy.hosts(draft.topology, draft.brokered)]
+    hosts = [f"--add-host={name}:{ip}" for ip, name in network.hosts(draft)]
     tty = ["--tty", "--interactive"] if draft.tty else []
     return Spec(
         "agent",

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from . import plan_network as network, policy, roles, workload
+from .decisions import DENIED_NAME
 from .plan_draft import Draft, Json
 
 #: Ports of Caddy's end of the agent's cable that never answer, whatever listens elsewhere in that namespace.
@@ -36,7 +37,9 @@ def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
     caddy, reach = draft.topology.agent.far.ip, network.served(draft)
     l1 = f"{caddy}:{policy.L1_PORT}" if draft.mode == roles.PROXY else None
     verify = draft.manifest.verify_target()
-    closed = [*CLOSED, *([] if l1 else [policy.L1_PORT])] if reach else []
+    names = network.transparent(draft)
+    absent = ([] if l1 else [policy.L1_PORT]) + ([] if names else [policy.L1T_PORT])
+    closed = [*CLOSED, *absent] if reach else []
     return {
         "unreach": _unreached(draft),
         "reach": reach,
@@ -44,10 +47,17 @@ def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
         "dns": [f"{caddy}:53"] if reach else [],
         "allow": {"proxy": l1, "target": verify} if l1 and verify else None,
         "front": {"addr": f"{caddy}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
-        "deny": {"proxy": l1, "target": "asf-denied.invalid:443"} if l1 else None,
+        "deny": {"proxy": l1, "target": f"{DENIED_NAME}:443"} if l1 else None,
+        "tls": _tls(f"{caddy}:{policy.L1T_PORT}", verify, names) if names else None,
         "mounts": [{"target": m["target"], "type": "", "rw": m["rw"]} for m in mounts if m["role"] == roles.AGENT],
         "gone": ["/run/podman/podman.sock", "/var/run/docker.sock", f"/run/user/{draft.host.uid}/podman/podman.sock"],
     }
+
+
+def _tls(address: str, verify: Optional[str], names: Sequence[str]) -> Json:
+    """What is asked of L1t: the control's name, where it is one for it, and one that nobody can declare."""
+    control = (verify or "").rpartition(":")[0]
+    return {"addr": address, "allow": control if control in names else "", "deny": DENIED_NAME}
 
 
 def gate_plan(draft: Draft, mounts: Sequence[Json]) -> Json:

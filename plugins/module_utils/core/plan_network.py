@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from . import policy, roles
 from .errors import HostError, PlanError
@@ -77,6 +77,11 @@ def destinations(draft: Draft) -> List[policy.Destination]:
     return [policy.Destination(d.name, d.ports, d.tls, d.private, d.key) for d in draft.manifest.effective_domains()]
 
 
+def transparent(draft: Draft) -> List[str]:
+    """Declared names that clients without a proxy reach as well, through L1t."""
+    return [d.name for d in destinations(draft) if d.transparent]
+
+
 def provider(draft: Draft) -> List[policy.Destination]:
     """L3's whole list: the provider's host; nothing with the embedded model."""
     llm = draft.manifest.llm
@@ -137,9 +142,16 @@ def listeners(draft: Draft) -> List[Json]:
     t, out = draft.topology, []
     if draft.mode == roles.PROXY:
         out.append(("L1", f"{t.agent.far.ip}:{policy.L1_PORT}"))
+    if transparent(draft):
+        out.append(("L1t", f"{t.agent.far.ip}:{policy.L1T_PORT}"))
     if draft.brokered:
         out += [("L2", f"{t.agent.far.ip}:{policy.L2_PORT}"), ("L3", f"{t.broker.far.ip}:{policy.L3_PORT}")]
     return [{"role": roles.CADDY, "name": name, "address": address} for name, address in out]
+
+
+def hosts(draft: Draft) -> List[Tuple[str, str]]:
+    """Names that the agent's ``/etc/hosts`` gets: pairs of address and name."""
+    return policy.hosts(draft.topology, draft.brokered, destinations(draft))
 
 
 def served(draft: Draft) -> List[str]:
@@ -189,7 +201,7 @@ def network(draft: Draft) -> Json:
         "resolver": draft.host.resolver,
         "aliases": aliases(draft),
         "uplink": {"helper": draft.host.uplink_helper, "range": draft.settings.uplink_range},
-        "hosts": [list(h) for h in policy.hosts(draft.topology, draft.brokered)],
+        "hosts": [list(h) for h in hosts(draft)],
         "domains": [x.as_dict() for x in destinations(draft)],
         "tuples": tuples(draft),
         "verify": {"address": verify.address, "port": verify.port, "blocked_port": verify.blocked_port}

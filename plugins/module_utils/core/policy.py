@@ -15,6 +15,7 @@ from .topology import Topology
 Json = Dict[str, Any]
 
 L1_PORT, L2_PORT, L3_PORT, BROKER_PORT = 3128, 4000, 3129, 4000
+L1T_PORT = 443  # the port that a client without a proxy asks for
 TOKEN_FILE, MASTER_FILE = "/run/secrets/asf-token", "/run/secrets/asf-master"
 CONTROL_PATH = "/asf/control"
 
@@ -27,6 +28,11 @@ class Destination:
 
     def as_dict(self) -> Json:
         return {"name": self.name, "ports": self.ports, "tls": self.tls, "private": self.private, "key": self.key}
+
+    @property
+    def transparent(self) -> bool:
+        """Whether clients without a proxy are served as well: by the server name alone, on the one port."""
+        return self.tls == "required" and L1T_PORT in self.ports
 
 
 # --- Caddy -----------------------------------------------------------------------------------------------------
@@ -93,14 +99,19 @@ def caddy(
 ) -> Json:
     """Caddy's whole configuration: L1 unless ``destinations`` is None, and with a broker (``protocol``) L2 and L3.
 
+    L1t decides by L1's own handler, so it names that server and has no list; it is there where a name is for it.
     ``deny`` are CIDRs that no name may resolve to, whatever the manifest allows: the cables' range and the host's
     own addresses. Without the admin endpoint and autosave, the file is the only way in.
     """
     front, exit_ = topology.agent.far, topology.broker.far
     servers: Json = {}
+    apps: Json = {"http": {"grace_period": "1s", "servers": servers}}
     if destinations is not None:
         l1 = _connect(session, "L1", destinations, deny, resolver)
         servers["l1"] = _server(session, "L1", f"{front.ip}:{L1_PORT}", l1, 256)
+        if any(d.transparent for d in destinations):
+            listen = f"{front.ip}:{L1T_PORT}"
+            apps["asf_transparent"] = {"listen": listen, "listener": "L1t", "server": "l1", "max_conns": 256}
     if protocol is not None:
         l2 = _inference(session, protocol, f"{topology.broker.near.ip}:{BROKER_PORT}")
         l3 = _connect(session, "L3", provider, deny, resolver)
@@ -113,7 +124,7 @@ def caddy(
                 "default": {"writer": {"output": "stdout"}, "encoder": {"format": "json"}, "level": "INFO"},
             }
         },
-        "apps": {"http": {"grace_period": "1s", "servers": servers}},
+        "apps": apps,
     }
 
 
@@ -212,6 +223,7 @@ def _uplink(up: Json, resolver: str, barred: Sequence[str], tcp_out: Sequence[in
     return out
 
 
-def hosts(topology: Topology, brokered: bool) -> List[Tuple[str, str]]:
-    """Entries of the agent's ``/etc/hosts``: pairs of address and name."""
-    return [(topology.agent.far.ip, "front")] if brokered else []
+def hosts(topology: Topology, brokered: bool, destinations: Sequence[Destination]) -> List[Tuple[str, str]]:
+    """Entries of the agent's ``/etc/hosts``: pairs of address and name. Declared names lead to L1t."""
+    names = (["front"] if brokered else []) + [d.name for d in destinations if d.transparent]
+    return [(topology.agent.far.ip, name) for name in dict.fromkeys(names)]

@@ -376,6 +376,39 @@ def _mount_roots(plan: Json, seen: Json, role: str) -> Verdict:
     return not wrong, clip("; ".join(wrong), 800) or f"{count} mount roots are their sources"
 
 
+# --- names ------------------------------------------------------------------------------------------------------
+
+# Lines of the engine's own: the container's names, by which it finds itself, and loopback.
+_LOOPBACK = (("127.0.0.1", "localhost"), ("::1", "localhost"))
+
+
+def host_names(text: str) -> List[Tuple[str, str]]:
+    """Pairs of address and name of a hosts(5) text, in order."""
+    rows = (line.partition("#")[0].split() for line in text.splitlines())
+    return [(row[0], name) for row in rows for name in row[1:]]
+
+
+def _names(plan: Json, seen: Json, role: str) -> Verdict:
+    """Planned names lead to Caddy, for the agent alone; nothing else has a name but the container itself."""
+    planned = [(a, name) for a, name in plan["network"]["hosts"]] if role == "agent" else []
+    found = host_names(seen["hosts"])
+    spec = next(c for c in plan["containers"] if c["role"] == role)
+    hostname = next((word.partition("=")[2] for word in spec["args"] if word.startswith("--hostname=")), "")
+    own = {spec["name"], hostname}
+    first: Dict[str, str] = {}
+    for address, name in found:
+        first.setdefault(name, address)  # of several addresses resolvers try all, the first one first
+    wrong = [
+        f"{name} is {first.get(name, 'missing')}, not {address}"
+        for address, name in planned
+        if first.get(name) != address
+    ]
+    wrong += [
+        f"unplanned {name} {a}" for a, name in found if (a, name) not in [*planned, *_LOOPBACK] and name not in own
+    ]
+    return not wrong, clip("; ".join(wrong), 800) or f"{len(planned)} planned names, none besides"
+
+
 # --- Caddy ----------------------------------------------------------------------------------------------------
 
 
@@ -423,6 +456,7 @@ PROBES: Tuple[Probe, ...] = (
     Probe("options", 1, "read-only root, no capability, no device, planned image and labels", _options),
     Probe("mounts", 1, "the planned mounts, read-only where planned, and none besides", _mounts),
     Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots),
+    Probe("names", 2, "the agent's /etc/hosts holds the planned names, nobody's any other", _names),
     Probe("resolver", 2, "Caddy's only nameserver is the planned one (N2)", _resolver, ("caddy",), due=_leaves),
     Probe(
         "aliases",

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ..core.errors import EngineError
 from ..core.probes import SEPARATE, uplink
-from . import apart, netns
+from . import apart, netns, regular
 from .podman import Podman
 
 Json = Dict[str, Any]
@@ -113,18 +113,40 @@ def _cgroup(pid: int) -> Dict[str, str]:
     return {name: _read(f"{folder}/{name}").strip() for name in names if os.path.exists(f"{folder}/{name}")}
 
 
-def _root_of(pid: int, target: str) -> List[int]:
-    """Device and inode of a mount's root, reached component by component without following a link."""
+def _inside(pid: int, target: str) -> int:
+    """A descriptor (O_PATH) of what lies there in a container, reached step by step without following a link."""
     fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
-    try:
-        for part in target.strip("/").split("/"):
+    for part in target.strip("/").split("/"):
+        try:
             inner = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=fd)
+        finally:
             os.close(fd)
-            fd = inner
+        fd = inner
+    return fd
+
+
+def _root_of(pid: int, target: str) -> List[int]:
+    """Device and inode of a mount's root."""
+    fd = _inside(pid, target)
+    try:
         info = os.fstat(fd)
         return [info.st_dev, info.st_ino]
     finally:
         os.close(fd)
+
+
+def _hosts(pid: int) -> Json:
+    """``/etc/hosts`` as the container sees it; a regular file only."""
+    folder = _inside(pid, "/etc")
+    try:
+        content, _ = regular.read("hosts", MAX_READ, dir_fd=folder)
+    except regular.NotRegularError as exc:
+        raise ValueError(f"/etc/hosts: {exc}") from exc
+    finally:
+        os.close(folder)
+    if len(content) > MAX_READ:
+        raise ValueError("/etc/hosts is too long")
+    return {"hosts": content.decode("utf-8", "replace")}
 
 
 def _process(pid: int, targets: Sequence[str]) -> Json:
@@ -165,6 +187,7 @@ def _kernel_side(
             role: {
                 "parent_user": parent,
                 **_guarded(_process, pid, targets.get(role, [])),
+                **_guarded(_hosts, pid),
                 **_guarded(_network, pid),
             }
             for role, pid in pids.items()
