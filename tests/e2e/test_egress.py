@@ -221,7 +221,7 @@ def test_P6_what_the_parser_refuses_is_logged(agent: Session) -> None:
     """net/http answers these by itself; the guard still leaves a line, without what may be a credential."""
     before = len(agent.decisions())
     _connects(agent, ["docs.example.com\0:443", "user:hunter2@docs.example.com:4 43"])
-    lines = wait_for(lambda: agent.decisions()[before + 1 :], 30, "the guard's lines")
+    lines = wait_for(lambda: agent.decisions()[before + 1 :], 60, "the guard's lines")
     assert {line["reason"] for line in lines} <= {"bad-request", "denied-name"} and "hunter2" not in json.dumps(lines)
 
 

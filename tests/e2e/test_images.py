@@ -291,7 +291,7 @@ def test_a_killed_build_ends_at_once_and_the_next_one_clears_up(shop):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     place = str(shop.repo.parent).encode()
-    wait_for(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if place in _read(path)], 20)
+    wait_for(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if place in _read(path)], 60)
     assert not any(tag for tag in shop.leftovers()["tags"])
     shop.recipe(STUB)
     assert images.ensure(shop.host(), ["agent-generic"]).changed
@@ -307,7 +307,7 @@ def test_an_interrupted_build_ends_with_all_its_steps(shop):
     wait_for(lambda: log.exists() and "sleeping\n" in log.read_text())
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    wait_for(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"62.25" in _read(path)], 10)
+    wait_for(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"62.25" in _read(path)], 60)
     assert shop.leftovers()["scratch"] == []
 
 

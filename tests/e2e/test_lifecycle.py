@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -342,7 +341,7 @@ def test_L1_close_is_killed(session: SessionFactory, plain: str, later: Any) -> 
     closing.until(state="closing")
     closing.kill()
     # What was killed may have come to its end all the same; else it is seen, and the next close goes on.
-    state = wait_for(lambda: rows(session.home).get(opened.id, {"state": "gone"})["state"], 10)
+    state = wait_for(lambda: rows(session.home).get(opened.id, {"state": "gone"})["state"], 60)
     assert state in ("broken", "closing", "gone")
     again = opened.close()
     assert again.rc == 0, again
@@ -380,9 +379,9 @@ def test_L5_the_tool_is_killed_and_the_workload_goes_on_confined(
     target = planned(session, plain)
     attached = later(target, "open.yml")  # stays until the workload ends
     attached.until(state="live")
-    time.sleep(0.5)
+    wait_for(target.clients, 60, "somebody to be attached")
     attached.kill()
-    wait_for(lambda: not target.clients(), 20, "Podman, which was attached, to end")
+    wait_for(lambda: not target.clients(), 60, "Podman, which was attached, to end")
     assert rows(session.home)[target.id]["state"] == "live"
     mark = world.mark()
     answer = target.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")

@@ -179,10 +179,10 @@ def test_N6_closing_one_session_disturbs_no_other(
     def seen() -> int:
         return int(staying.exec("cat", "/tmp/seen").out.strip() or 0)
 
-    wait_for(lambda: seen() > 3, 30, "the stream to flow", 0.2)
+    wait_for(lambda: seen() > 3, 60, "the stream to flow", 0.2)
     assert going.close().rc == 0
     after = seen()
-    wait_for(lambda: seen() > after + 20, 30, "the stream to go on", 0.2)
+    wait_for(lambda: seen() > after + 20, 60, "the stream to go on", 0.2)
     assert staying.exec("test", "-e", "/tmp/cut").rc == 1, "it was never cut, not even for a moment"
     assert staying.play("verify.yml").rc == 0
     status = staying.play("status.yml").json["status"]
@@ -216,7 +216,7 @@ def test_the_tree_of_an_ended_session_is_free_again(home: Home, session: Session
         home.agent(agent, {**PLAIN, "runtime": {"mode": "service", "command": command}})
         home.grant(agent, repo)
     first = session.open("sv-short")
-    wait_for(lambda: _state(first) == "ended", 30, "the first one to end", 0.2)
+    wait_for(lambda: _state(first) == "ended", 60, "the first one to end", 0.2)
     done, _ = session.attempt("sv-next")
     assert done.rc == 0 and [one["session"] for one in done.json["swept"]] == [first.id], done
 

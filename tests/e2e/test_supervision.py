@@ -101,7 +101,7 @@ def test_P15_a_detached_session_ends_by_itself_keeps_its_evidence_and_is_swept(
     denied = opened.probe("connect", proxy=["198.18.0.1", 3128], target="undeclared.example.com:443")
     assert denied["status"] == 403, denied
     opened.exec("touch", "/tmp/end")
-    wait_for(lambda: over(running), 30, "agent, Caddy and broker to end by themselves", 0.1)
+    wait_for(lambda: over(running), 60, "agent, Caddy and broker to end by themselves", 0.1)
 
     before, there = snapshot(opened), ids(opened)
     found = row(opened)
@@ -144,7 +144,7 @@ line.set_tunnel("docs.example.com", 443)
 line.request("GET", "/stream?interval=0.05")
 line.getresponse().read1(64)
 open("/tmp/end", "w").close()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -153,7 +153,7 @@ def test_P15_an_open_tunnel_is_cut_and_logged_when_the_workload_ends(session: Se
     opened = session.open(plain)
     running = pids(opened)
     opened.exec("python3", "-c", _STREAM)
-    wait_for(lambda: over(running), 30, "everything to end", 0.1)
+    wait_for(lambda: over(running), 60, "everything to end", 0.1)
     closed = opened.close()
     assert closed.rc == 0, closed
     found = [one for one in evidence(opened).read_lines("decisions.jsonl") if one.get("host") == "docs.example.com"]
@@ -167,7 +167,7 @@ def test_close_tells_the_exit_code_and_sweeps_others(session: SessionFactory, pl
     ended, closed = session.open(plain), session.open(plain)
     running = pids(ended)
     ended.exec("touch", "/tmp/end")
-    wait_for(lambda: over(running), 30, "everything to end", 0.1)
+    wait_for(lambda: over(running), 60, "everything to end", 0.1)
     done = closed.close()
     assert done.rc == 0 and [one["session"] for one in done.json["swept"]] == [ended.id], done
     assert ids(ended) == ids(closed) == set()
@@ -177,7 +177,7 @@ def test_open_again_after_the_end_says_how_it_ended(session: SessionFactory, pla
     opened = session.open(plain)
     running = pids(opened)
     opened.exec("touch", "/tmp/end")
-    wait_for(lambda: over(running), 30, "everything to end", 0.1)
+    wait_for(lambda: over(running), 60, "everything to end", 0.1)
     again, _ = session.attempt(plain, name=opened.name)
     assert again.rc == 0 and any("its workload had ended with code 3" in one for one in again.json["notes"]), again
     assert state_of(opened) == "live" and pids(opened) != running
@@ -188,7 +188,7 @@ def test_open_again_after_the_end_says_how_it_ended(session: SessionFactory, pla
 
 def _is_broken(opened: Session, said: str) -> None:
     """ls, status and verify agree, and open mends it only by closing and opening anew."""
-    found = wait_for(lambda: (one := row(opened))["state"] == "broken" and one, 20, "ls to say broken", 0.2)
+    found = wait_for(lambda: (one := row(opened))["state"] == "broken" and one, 60, "ls to say broken", 0.2)
     assert any(said in reason for reason in found["reasons"]), found
     assert opened.play("status.yml").json["status"]["state"] == "broken"
     verified = opened.play("verify.yml")
@@ -209,7 +209,7 @@ def test_without_caddys_container_the_session_is_dead_for_the_network_and_says_s
     answer = opened.exec("python3", "-c", "import socket; socket.create_connection(('198.18.0.1', 3128), 5)")
     assert answer.rc != 0 and "unreachable" in answer.err, answer
     assert opened.exec("cat", "/sys/class/net/lo/operstate").rc == 0, "the workload itself goes on"
-    wait_for(lambda: procs.start_time(pids(opened)["broker"]) is None, 20, "the broker to end with its cable", 0.1)
+    wait_for(lambda: procs.start_time(pids(opened)["broker"]) is None, 60, "the broker to end with its cable", 0.1)
     _is_broken(opened, "the caddy container is dead")
 
 
@@ -222,7 +222,7 @@ def test_without_the_brokers_container_the_session_is_broken(session: SessionFac
 def test_a_restarted_caddy_has_no_cables_and_ends_at_once(session: SessionFactory, plain: str) -> None:
     opened = session.open(plain)
     podman("restart", "-t", "1", opened.container("caddy"))
-    wait_for(lambda: not opened.inspect("caddy")["State"]["Running"], 20, "Caddy to end", 0.1)
+    wait_for(lambda: not opened.inspect("caddy")["State"]["Running"], 60, "Caddy to end", 0.1)
     assert "there is no network interface agent0" in opened.logs("caddy")
     _is_broken(opened, "the caddy container")
 
@@ -251,7 +251,7 @@ def test_F_conmons_and_a_container_are_killed(role: str, session: SessionFactory
     opened = session.open(plain)
     kill(*_conmons(opened))
     kill(pids(opened)[role])
-    wait_for(lambda: procs.start_time(pids(opened)[role]) is None, 10)
+    wait_for(lambda: procs.start_time(pids(opened)[role]) is None, 60)
     _is_broken(opened, f"the {role} container is dead")
     assert opened.close().json["cleanup"]["left"] == []
 
@@ -260,8 +260,8 @@ def test_the_workload_is_killed_from_outside(session: SessionFactory, plain: str
     opened = session.open(plain)
     running = pids(opened)
     kill(running["agent"])
-    wait_for(lambda: over(running), 30, "everything to end", 0.1)
-    found = wait_for(lambda: (one := row(opened))["state"] == "ended" and one, 10, "ls to say ended", 0.2)
+    wait_for(lambda: over(running), 60, "everything to end", 0.1)
+    found = wait_for(lambda: (one := row(opened))["state"] == "ended" and one, 60, "ls to say ended", 0.2)
     assert found["exit_code"] == 137, found
 
 
@@ -302,7 +302,7 @@ def test_B8_a_killed_program_comes_back_and_that_is_on_record(
     before = pids(opened)
     (child,) = procs.children(before[role])
     kill(child)
-    wait_for(lambda: procs.children(before[role]) not in ([], [child]), 20, "another start", 0.05)
+    wait_for(lambda: procs.children(before[role]) not in ([], [child]), 60, "another start", 0.05)
     assert pids(opened) == before and state_of(opened) == "live"
     wait_for(lambda: opened.play("verify.yml").rc == 0, 60, "the session to verify again", 0.5)
     status = opened.play("status.yml").json["status"]
@@ -343,7 +343,7 @@ def test_limits_time_bites_attached(script: str, words: str, home: Home, session
 def test_limits_time_bites_detached_though_the_workload_ignores_signals(home: Home, session: SessionFactory) -> None:
     opened = session.open(_timed(home, "trap '' TERM HUP INT; while :; do sleep 0.2; done"))
     running = pids(opened)
-    wait_for(lambda: over(running), 40, "time limit and grace", 0.2)
+    wait_for(lambda: over(running), 60, "time limit and grace", 0.2)
     found = row(opened)
     assert (found["state"], found["exit_code"]) == ("ended", 124), found
     assert opened.close().rc == 0

@@ -198,7 +198,7 @@ def test_the_user_is_told_of_the_clipboard_and_may_allow_it(user: Pane, live: Se
     assert user.clipboard() == "" and user.ask("pane_title") != "my title"
     user.type(f"asf-play exec {live.id} {own} --raw-terminal -- bash -c \"{line}; echo do''ne\"\n")
     user.expect("^done$")
-    wait_for(lambda: user.clipboard() == "hello" and user.ask("pane_title") == "my title", 10)
+    wait_for(lambda: user.clipboard() == "hello" and user.ask("pane_title") == "my title", 60)
 
 
 @pytest.mark.parametrize("how", ["ends", "left", "lost"])
@@ -273,17 +273,17 @@ def test_lost_and_back(module_home: Home, user: Pane, live: Session, how: str) -
         enter(other, "shell", live.id)
         run(other, f"kept={how}", PROMPT)
         pid = child(other.pid())
-        wait_for(live.clients, 10)
+        wait_for(live.clients, 60)
         if how == "closed":
             other.tmux("kill-server")
         else:
             os.kill(pid, signal.SIGHUP if how == "hangup" else signal.SIGKILL)
-        wait_for(lambda: procs.start_time(pid) is None, 20, "asf-play to end")
+        wait_for(lambda: procs.start_time(pid) is None, 60, "asf-play to end")
         if how == "hangup":
             other.expect(f"lost the terminal of session {re.escape(live.id)}: it goes on")
             other.type("echo code $?\n")
             other.expect("code 129")
-    wait_for(lambda: not live.clients(), 20, "Podman to end")
+    wait_for(lambda: not live.clients(), 60, "Podman to end")
     enter(user, "shell", live.id, told=r"its terminal was lost(?s:.*)")
     run(user, "echo $kept", f"^{how}$")
     leave(user)
@@ -319,22 +319,22 @@ def test_a_shell_without_its_user_ends(module_home: Home, user: Pane, live: Sess
         with pane([], {**module_home.env, "PS1": "host> "}) as other:
             enter(other, "shell", live.id, "--new")
             other.type("sleep 4321\n")
-            wait_for(shells, 20)
+            wait_for(shells, 60)
             os.kill(child(other.pid()), how)
             if how == signal.SIGKILL:
                 enter(user, "shell", live.id, "--new")
                 user.type("exit\n")
-            wait_for(lambda: not shells(), 20, "the shell to end")
-    wait_for(lambda: not live.clients(), 20, "Podman to end")
+            wait_for(lambda: not shells(), 60, "the shell to end")
+    wait_for(lambda: not live.clients(), 60, "Podman to end")
 
 
 def test_L5_podman_goes_with_asf_play(live: Session) -> None:
     """SIGKILL of `exec` without a terminal: nothing lingers on the host until the session ends."""
     argv = ["asf-play", "exec", live.id, "--", "sleep", "600"]
     with subprocess.Popen(argv, env=live.home.env, stdin=subprocess.DEVNULL) as process:
-        wait_for(live.clients, 20)
+        wait_for(live.clients, 60)
         process.kill()
-    wait_for(lambda: not live.clients(), 20, "Podman to end")
+    wait_for(lambda: not live.clients(), 60, "Podman to end")
 
 
 def test_without_a_terminal(live: Session) -> None:

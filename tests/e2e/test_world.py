@@ -127,7 +127,7 @@ def test_a_canary_on_the_operators_own_host(world: World, host: str) -> None:
     with canary(host) as listener:
         assert probe_tools.tcp(host, listener.port) == "open"
         probe_tools.udp(host, listener.port, timeout=0.1)
-        wait_for(lambda: len(listener.peers) == 2, 30, "both to be recorded")
+        wait_for(lambda: len(listener.peers) == 2, 60, "both to be recorded")
     assert probe_tools.tcp(host, listener.port) == "refused"
 
 
