@@ -31,6 +31,8 @@ type Connect struct {
 	Key string `json:"key,omitempty"`
 	// Resolver is IP or IP:port; empty means the container's resolv.conf.
 	Resolver string `json:"resolver,omitempty"`
+	// Chain is the operator's proxy; without it destinations are dialled here.
+	Chain *Chain `json:"chain,omitempty"`
 	// MaxTunnels is how many may be open at once, those being resolved and dialled included. Default 64.
 	MaxTunnels int `json:"max_tunnels,omitempty"`
 	// IdleTimeout ends a tunnel in which neither side sent anything. Default 5m.
@@ -66,6 +68,11 @@ func (c *Connect) Provision(caddy.Context) error {
 	}
 	if c.lookup, err = newLookup(c.Resolver); err != nil {
 		return err
+	}
+	if c.Chain != nil {
+		if err = c.Chain.provision(); err != nil {
+			return err
+		}
 	}
 	if c.MaxTunnels <= 0 {
 		c.MaxTunnels = 64

@@ -22,7 +22,11 @@ var errAddressChanged = errors.New("the address at the socket is not the one tha
 // reach resolves an allowed name and connects to the first of its addresses that may be dialled and answers.
 // The name is looked up once and a checked literal is dialled, so an answer that changes between check and dial
 // (DNS rebinding) changes nothing.
+// With a chain the operator's proxy is dialled instead, and the name is left to it.
 func (c *Connect) reach(ctx context.Context, r *rule, a authority, d *decision) (net.Conn, *refusal) {
+	if c.Chain != nil {
+		return c.through(ctx, a, d)
+	}
 	look, cancel := context.WithTimeout(ctx, time.Duration(c.DNSTimeout))
 	addrs, no := c.lookup.resolve(look, a.name)
 	cancel()
@@ -35,16 +39,23 @@ func (c *Connect) reach(ctx context.Context, r *rule, a authority, d *decision) 
 	}
 	ctx, cancel = context.WithTimeout(ctx, time.Duration(c.DialTimeout))
 	defer cancel()
-	var err error
+	conn, err := dialFirst(ctx, usable, a.port, d)
+	if err != nil {
+		return nil, dialRefusal(ctx, err, bad)
+	}
+	return conn, nil
+}
+
+// dialFirst connects to the first of the checked addresses that answers, and notes the last one that was tried.
+func dialFirst(ctx context.Context, usable []netip.Addr, port uint16, d *decision) (conn net.Conn, err error) {
 	for i, addr := range usable {
-		target := netip.AddrPortFrom(addr, a.port)
+		target := netip.AddrPortFrom(addr, port)
 		d.addr = target.String()
-		var conn net.Conn
 		if conn, err = dialChecked(ctx, target, share(ctx, len(usable)-i)); err == nil {
 			return conn, nil
 		}
 	}
-	return nil, dialRefusal(ctx, err, bad)
+	return nil, err
 }
 
 // sift splits an answer into what may be dialled, in the resolver's order, and what is barred.

@@ -53,6 +53,7 @@ var proxyStatus = map[string]int{
 	reasonDNSNotFound:         http.StatusBadGateway,
 	reasonDNSTimeout:          http.StatusGatewayTimeout,
 	reasonDNSFailure:          http.StatusBadGateway,
+	reasonChainTimeout:        http.StatusGatewayTimeout,
 	reasonClosed:              http.StatusServiceUnavailable,
 	reasonInternal:            http.StatusInternalServerError,
 }
@@ -102,6 +103,9 @@ func (r *refusal) upstream() bool {
 func (r *refusal) status() int {
 	if s, ok := proxyStatus[r.reason]; ok {
 		return s
+	}
+	if r.upstream() { // never a proxy's own 407: a client would ask its user for a password
+		return http.StatusBadGateway
 	}
 	return http.StatusForbidden
 }
