@@ -83,7 +83,9 @@ func (h *Chain) provision() error {
 	if h.port, ok = parsePort(u.Port()); !ok {
 		return errors.New("chain.url: a port is needed")
 	}
-	if h.addr, err = netip.ParseAddr(u.Hostname()); err != nil {
+	if a, notLiteral := netip.ParseAddr(u.Hostname()); notLiteral == nil {
+		h.addr = a
+	} else {
 		var why string
 		if h.name, why = canonicalName(u.Hostname()); why != "" || h.name != u.Hostname() {
 			return fmt.Errorf("chain.url: %q is neither an address nor a canonical host name", u.Hostname())
