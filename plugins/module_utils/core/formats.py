@@ -155,7 +155,7 @@ def diagnose_private(text: str) -> str | None:
     return wrong
 
 
-def _diagnose_url(text: str, schemes: tuple[str, ...]) -> str | None:
+def _diagnose_url(text: str, schemes: tuple[str, ...], addresses: bool = False) -> str | None:
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -172,6 +172,8 @@ def _diagnose_url(text: str, schemes: tuple[str, ...]) -> str | None:
     host = parts.hostname or ""
     if host != parts.netloc.rsplit(":", 1)[0]:
         return "the host is written in lower case, without brackets"
+    if addresses and re.fullmatch(_IPV4, host):
+        return None
     return diagnose_host(host)
 
 
@@ -182,7 +184,10 @@ def diagnose_base_url(text: str) -> str | None:
 
 def diagnose_proxy_url(text: str) -> str | None:
     """Why a text is no proxy URL, or None."""
-    return _diagnose_url(text, ("http", "https"))
+    wrong = _diagnose_url(text, ("http", "https"), addresses=True)
+    if wrong is None and urlsplit(text).path not in ("", "/"):
+        return "a path does not belong in the URL"
+    return wrong
 
 
 def diagnose_target(text: str) -> str | None:
@@ -242,7 +247,10 @@ BASE_URL = Format(
     "base-url", rf"^https://{_HOST}{_PORT}(?:/[^?#\s]*)?$", "an https URL of a named host", diagnose_base_url
 )
 PROXY_URL = Format(
-    "proxy-url", rf"^https?://{_HOST}{_PORT}/?$", "an http or https URL of a named host", diagnose_proxy_url
+    "proxy-url",
+    rf"^https?://(?:{_HOST}|{_IPV4}){_PORT}/?$",
+    "http:// or https://, a host name or IPv4 address, and a port",
+    diagnose_proxy_url,
 )
 SIZE = Format(
     "size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size such as 512m or 8g (powers of 1024)", diagnose_size

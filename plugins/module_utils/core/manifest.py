@@ -316,7 +316,8 @@ def _warnings(manifest: Manifest) -> list[Problem]:
         line, column = manifest.marks.get(key, (None, None))
         out.append(Problem(message, manifest.file, line, column, key, remedy=remedy))
 
-    if not manifest.brokered and manifest.secrets_files:
+    proxied = bool((manifest.network.upstream_proxy or {}).get("secret"))
+    if not manifest.brokered and manifest.secrets_files and not proxied:
         warn("secrets.files", "no secrets file is read without the broker", "remove the key, or set llm.broker to true")
     for name in manifest.env:
         if looks_secret(name):
@@ -381,7 +382,6 @@ _UNBUILT = {
     "microvm": "isolation in a microVM",
     "llm.hosted_tools": "provider-side tools",
     "llm.limits": "limits on requests and spend",
-    "network.upstream_proxy": "chaining through another proxy",
     "packages": "packages of an agent's own",
     "capabilities": "a capability for the workload",
 }
@@ -399,7 +399,6 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
         "microvm": "microvm" in manifest.marks,
         "llm.hosted_tools": bool(llm and llm.hosted_tools),
         "llm.limits": bool(llm and llm.limits),
-        "network.upstream_proxy": manifest.network.upstream_proxy is not None,
         "packages": bool(manifest.packages),
         "capabilities": bool(manifest.capabilities),
     }

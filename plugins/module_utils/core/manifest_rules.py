@@ -29,6 +29,7 @@ def run_rules(out: Checked) -> None:
     _llm(out, data)
     _env(out, data)
     _routed(out, data["network"])
+    _proxy(out, data)
 
 
 def provider_host(llm: Data, with_base_url: bool = True) -> str | None:
@@ -171,6 +172,14 @@ def _verify_tuple(out: Checked, rows: Sequence[Data], verify: Data) -> None:
         message, found = "network.allow covers it", f"{address}:{blocked}"
         remedy = "list the ports: with `any` no port is left to be blocked" if "any" in covering else another
         out.at("network.verify.blocked_port", message, found=found, remedy=remedy)
+
+
+def _proxy(out: Checked, data: Data) -> None:
+    """The proxy's credentials are read from the secrets files, never from the URL."""
+    secret = (data["network"].get("upstream_proxy") or {}).get("secret")
+    if secret and not data["secrets"]["files"] and not out.wrong("secrets"):
+        remedy = f"name a secrets file that sets {secret}=user:password, or remove network.upstream_proxy.secret"
+        out.at("network.upstream_proxy.secret", "no secrets file is named", found=secret, remedy=remedy)
 
 
 # --- llm -------------------------------------------------------------------------------------------------------

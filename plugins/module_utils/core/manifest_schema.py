@@ -193,6 +193,11 @@ _VERIFY = Section(
     }
 )
 
+PROXY_URL_WORDS = (
+    "The proxy, without credentials: `http://` or `https://` (TLS to the proxy), a host name or IPv4 address, a port "
+    "(80 or 443 when absent). It may have a private address, but not one of this host."
+)
+
 _NETWORK = Section(
     {
         "mode": Key(Choice(("proxy", "isolated", "routed")), "How the agent reaches the network.", default="proxy"),
@@ -216,11 +221,14 @@ _NETWORK = Section(
         "upstream_proxy": Key(
             Section(
                 {
-                    "url": Key(Text(form.PROXY_URL), "The proxy, without credentials.", required=True),
-                    "secret": Key(Text(form.ENV_NAME), "The secret that holds its credentials."),
+                    "url": Key(Text(form.PROXY_URL), PROXY_URL_WORDS, required=True),
+                    "secret": Key(
+                        Text(form.ENV_NAME), "The variable of `secrets.files` that holds its `user:password`."
+                    ),
                 }
             ),
-            "Chain through the operator's proxy; the list is enforced before it.",
+            "Chain through the operator's proxy: list, ports and server names are enforced before it; it resolves the "
+            "names, so the check of addresses moves there.",
         ),
     },
     rules=(
@@ -241,7 +249,8 @@ _NETWORK = Section(
             "mode",
             ("isolated",),
             forbids=("allow_domains", "verify_domain", "allow", "verify", "upstream_proxy"),
-            why="an isolated agent reaches nothing but the front: remove the key, or choose another network.mode",
+            why="an isolated agent reaches nothing but the front: remove the key, or choose another network.mode; "
+            "a proxy for the provider belongs into config.yml (upstream_proxy)",
         ),
     ),
     always=True,

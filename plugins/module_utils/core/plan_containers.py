@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List
 
-from . import containers, plan_network as network, policy, roles, workload
+from . import containers, plan_network as network, policy, roles, upstream, workload
 from .containers import ENFORCER_UID, Limits, Mount, Spec, tmpfs
 from .plan_draft import Draft, Json, digest
 
@@ -66,6 +66,8 @@ def _caddy(draft: Draft) -> Spec:
     limits, cable = _limits(draft, "caddy"), draft.topology.agent.far.interface
     out = roles.CADDY in network.uplinks(draft)
     secrets = [(draft.name("token"), "asf-token"), (draft.name("master"), "asf-master")] if draft.brokered else []
+    if (proxy := network.chain(draft)) and proxy.secret:
+        secrets.append((draft.name(upstream.PART), "asf-upstream"))
     return Spec(
         "caddy",
         draft.name("caddy"),
@@ -206,9 +208,13 @@ def volumes(draft: Draft) -> List[Json]:
 def secrets(draft: Draft) -> List[Json]:
     """Secrets to be made: two are random per session, the provider's key is read from the operator's file."""
     llm = draft.manifest.llm
+    out: List[Json] = []
+    if (proxy := network.chain(draft)) and proxy.secret:
+        row = {"name": draft.name(upstream.PART), "part": upstream.PART, "source": "file", "variable": proxy.secret}
+        out.append(row)
     if not draft.brokered or llm is None:
-        return []
-    out: List[Json] = [{"name": draft.name(part), "part": part, "source": "random"} for part in ("token", "master")]
+        return out
+    out += [{"name": draft.name(part), "part": part, "source": "random"} for part in ("token", "master")]
     if llm.key_required:
         out.append({"name": draft.name("provider"), "part": "provider", "source": "file", "variable": llm.api_key_env})
     return out

@@ -16,6 +16,7 @@ from . import roles, workload
 from .errors import PlanError
 from .manifest import Manifest
 from .topology import Topology, topology
+from .upstream import Proxy
 
 Json = Dict[str, Any]
 
@@ -65,6 +66,8 @@ class Settings:
     cable_range: str = "198.18.0.0/24"
     uplink_range: str = "198.18.1.0/24"
     gate_deadline: int = 120
+    upstream: Optional[Proxy] = None
+    upstream_ca: Tuple[str, str] = ("", "")  # file of authorities for TLS to the proxy, and its SHA-256
 
 
 @dataclass(frozen=True)

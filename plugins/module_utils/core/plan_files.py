@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List
 
-from . import plan_network as network, policy, roles, seccomp
+from . import plan_network as network, policy, roles, seccomp, upstream
 from .plan_draft import Draft, Json
 
 
@@ -18,6 +18,7 @@ def _caddy(draft: Draft) -> Json:
         network.protocol(draft),
         network.denied(draft),
         draft.host.resolver,
+        proxy.chain() if (proxy := network.chain(draft)) else None,
     )
 
 
@@ -32,6 +33,9 @@ def files(draft: Draft, gate: Json) -> List[Json]:
     ]
     if roles.CADDY in draft.roles:
         out.append({"path": "caddy/caddy.json", "json": _caddy(draft)})
+    if (proxy := network.chain(draft)) and proxy.scheme == "https":
+        path, sha256 = draft.settings.upstream_ca
+        out.append({"path": upstream.CA_PATH, "copy": path, "sha256": sha256})
     if draft.settings.ca_bundle:
         out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle, "sha256": draft.settings.ca_digest})
     if draft.brokered and m.llm is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Tuple
 
-from . import policy, roles
+from . import policy, roles, upstream
 from .errors import HostError, PlanError
 from .plan_draft import Draft, Json
 from .topology import Cable, overlaps, uplink_range
@@ -27,6 +27,7 @@ def check(draft: Draft) -> None:
             remedy=f"choose one outside {s.cable_range}",
         )
     _check_host(draft)
+    _check_proxy(draft)
     declared = [(d.key, c) for d in destinations(draft) + provider(draft) for c in d.private]
     for key, cidr in declared:
         if overlaps(s.cable_range, [cidr]):
@@ -51,6 +52,32 @@ def _check_way_out(draft: Draft) -> None:
         raise HostError(
             "neither slirp4netns nor pasta is there", remedy="install one of them; `asf-play doctor` says which"
         )
+
+
+def _check_proxy(draft: Draft) -> None:
+    """What is said of the operator's proxy, and refused. Raises PlanError."""
+    there, proxy = draft.settings.upstream, chain(draft)
+    if there is not None and there.key == upstream.MANIFEST_KEY and roles.CADDY not in draft.roles:
+        raise PlanError(
+            "a proxy is named, and nothing of this session could use it",
+            key=there.key,
+            found=there.url,
+            remedy=f"remove the key: in {draft.mode} mode only a broker's traffic goes through it",
+        )
+    if proxy is None:
+        return
+    s = draft.settings
+    upstream.check(proxy, s.cable_range, s.uplink_range, draft.host.addresses)
+    draft.warnings.append(proxy.notice())
+    for one in destinations(draft) + provider(draft):
+        if one.private:
+            key = "llm.private" if one.key.startswith("llm.") else f"{one.key}.private"
+            draft.warnings.append(f"{key} has no effect: the proxy {proxy.url} resolves {one.name}")
+
+
+def chain(draft: Draft) -> Optional[upstream.Proxy]:
+    """The operator's proxy, where Caddy has a way out; else None."""
+    return draft.settings.upstream if roles.CADDY in uplinks(draft) else None
 
 
 def _check_host(draft: Draft) -> None:
@@ -171,7 +198,11 @@ def _nft(draft: Draft) -> List[Json]:
     out = None
     if roles.CADDY in uplinks(draft):
         ports = [p for d in destinations(draft) + provider(draft) for p in d.ports]
-        out = policy.Uplink(draft.host.resolver, _barred(draft), ports)
+        proxy = chain(draft)
+        to = None
+        if proxy is not None:  # then nothing else leaves, whatever was declared
+            ports, to = [proxy.port], proxy.host if proxy.literal else None
+        out = policy.Uplink(draft.host.resolver, _barred(draft), ports, to)
     front = [int(address.rpartition(":")[2]) for address in served(draft)]
     return [{"role": roles.CADDY, "rules": policy.nft(draft.topology, front, draft.brokered, out)}]
 
@@ -195,7 +226,7 @@ def wiring(draft: Draft) -> Json:
 
 def network(draft: Draft) -> Json:
     """What is declared, and what of the host it rests on."""
-    verify = draft.manifest.network.verify
+    verify, proxy = draft.manifest.network.verify, chain(draft)
     return {
         "mode": draft.mode,
         "resolver": draft.host.resolver,
@@ -204,6 +235,7 @@ def network(draft: Draft) -> Json:
         "hosts": [list(h) for h in hosts(draft)],
         "domains": [x.as_dict() for x in destinations(draft)],
         "tuples": tuples(draft),
+        "upstream_proxy": proxy.as_dict() if proxy else None,
         "verify": {"address": verify.address, "port": verify.port, "blocked_port": verify.blocked_port}
         if verify
         else None,

@@ -58,9 +58,16 @@ def _server(session: str, listener: str, address: str, handler: Json, max_conns:
 
 
 def _connect(
-    session: str, listener: str, destinations: Sequence[Destination], deny: Sequence[str], resolver: str
+    session: str,
+    listener: str,
+    destinations: Sequence[Destination],
+    deny: Sequence[str],
+    resolver: str,
+    chain: Optional[Json],
 ) -> Json:
+    chained = {"chain": chain} if chain else {}
     return {
+        **chained,
         "handler": "asf_connect",
         "session": session,
         "listener": listener,
@@ -96,25 +103,27 @@ def caddy(
     protocol: Optional[str],
     deny: Sequence[str],
     resolver: str,
+    chain: Optional[Json] = None,
 ) -> Json:
     """Caddy's whole configuration: L1 unless ``destinations`` is None, and with a broker (``protocol``) L2 and L3.
 
     L1t decides by L1's own handler, so it names that server and has no list; it is there where a name is for it.
     ``deny`` are CIDRs that no name may resolve to, whatever the manifest allows: the cables' range and the host's
-    own addresses. Without the admin endpoint and autosave, the file is the only way in.
+    own addresses. ``chain`` is the operator's proxy, for L1 and L3 alike. Without the admin endpoint and autosave, the
+    file is the only way in.
     """
     front, exit_ = topology.agent.far, topology.broker.far
     servers: Json = {}
     apps: Json = {"http": {"grace_period": "1s", "servers": servers}}
     if destinations is not None:
-        l1 = _connect(session, "L1", destinations, deny, resolver)
+        l1 = _connect(session, "L1", destinations, deny, resolver, chain)
         servers["l1"] = _server(session, "L1", f"{front.ip}:{L1_PORT}", l1, 256)
         if any(d.transparent for d in destinations):
             listen = f"{front.ip}:{L1T_PORT}"
             apps["asf_transparent"] = {"listen": listen, "listener": "L1t", "server": "l1", "max_conns": 256}
     if protocol is not None:
         l2 = _inference(session, protocol, f"{topology.broker.near.ip}:{BROKER_PORT}")
-        l3 = _connect(session, "L3", provider, deny, resolver)
+        l3 = _connect(session, "L3", provider, deny, resolver, chain)
         servers["l2"] = _server(session, "L2", f"{front.ip}:{L2_PORT}", l2, 256)
         servers["l3"] = _server(session, "L3", f"{exit_.ip}:{L3_PORT}", l3, 256)
     return {
@@ -183,11 +192,12 @@ def _from_cable(cable_if: str, source: str, own: str, ports: Sequence[int]) -> L
 
 class Uplink(NamedTuple):
     """What may leave Caddy by its uplink. ``barred`` are CIDRs there that are the host's own or the user-mode network's
-    aliases; ``ports`` the declared TCP ports."""
+    aliases; ``ports`` the declared TCP ports, or that of the operator's proxy, whose address ``to`` is when known."""
 
     resolver: str
     barred: Sequence[str]
     ports: Sequence[int]
+    to: Optional[str] = None
 
 
 def nft(topology: Topology, front_ports: Sequence[int], brokered: bool, uplink: Optional[Uplink]) -> List[Json]:
@@ -212,13 +222,14 @@ def nft(topology: Topology, front_ports: Sequence[int], brokered: bool, uplink: 
     return out + (_uplink(meta("oifname", topology.uplink_if), *uplink) if uplink else [])
 
 
-def _uplink(up: Json, resolver: str, barred: Sequence[str], tcp_out: Sequence[int]) -> List[Json]:
+def _uplink(up: Json, resolver: str, barred: Sequence[str], tcp_out: Sequence[int], to: Optional[str]) -> List[Json]:
     """What may leave by the uplink: the resolver, then nothing of the host's own, then the declared ports."""
     dns = [field("ip", "daddr", resolver), meta("l4proto", any_of(["tcp", "udp"])), field("th", "dport", 53)]
     out = [rule("output", up, *dns, ACCEPT)]
     out.append(rule("output", up, field("ip", "daddr", any_of([cidr(c) for c in barred])), _PROHIBITED))
     if tcp_out:
-        out.append(rule("output", up, field("tcp", "dport", any_of(sorted(set(tcp_out)))), ACCEPT))
+        there = [field("ip", "daddr", to)] if to else []
+        out.append(rule("output", up, *there, field("tcp", "dport", any_of(sorted(set(tcp_out)))), ACCEPT))
     out.append(rule("output", up, _PROHIBITED))
     return out
 

@@ -30,6 +30,7 @@ RULES: tuple[tuple[str, str], ...] = (
 
 _LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)\Z", re.S)
 _SPACED = re.compile(r"[ \t]*(?:export[ \t]+)?[A-Za-z_][A-Za-z0-9_]*[ \t]+=")
+LONGEST_CREDENTIALS = 1024
 _SHELL = re.compile(r"[\s\"'$`\\]")
 
 
@@ -111,8 +112,13 @@ def _value(text: str) -> tuple[str, str, str]:
     return value, "", ""
 
 
-def select(files: Sequence[tuple[str, Sequence[Entry]]], variable: str) -> Selection:
-    """The value of ``variable`` out of parsed files, the later file first. Raises SecretError when there is none."""
+def select(
+    files: Sequence[tuple[str, Sequence[Entry]]], variable: str, named_by: str = "the manifest's llm.api_key_env"
+) -> Selection:
+    """The value of ``variable`` out of parsed files, the later file first. Raises SecretError when there is none.
+
+    ``named_by`` says in the error which key asks for it.
+    """
     chosen: tuple[str, Entry] | None = None
     empty: tuple[str, Entry] | None = None
     others = []
@@ -125,7 +131,7 @@ def select(files: Sequence[tuple[str, Sequence[Entry]]], variable: str) -> Selec
             else:
                 empty = (file, entry)
     if chosen is None:
-        raise SecretError([_missing(files, variable, empty)])
+        raise SecretError([_missing(files, variable, empty, named_by)])
     file, entry = chosen
     problem = _unfit(entry, file)
     if problem is not None:
@@ -133,13 +139,24 @@ def select(files: Sequence[tuple[str, Sequence[Entry]]], variable: str) -> Selec
     return Selection(entry.value, file, entry.line, tuple(others))
 
 
-def _missing(files: Sequence[tuple[str, Sequence[Entry]]], variable: str, empty: tuple[str, Entry] | None) -> Problem:
-    remedy = f"add a line {variable}=… (the manifest's llm.api_key_env names the variable)"
+def _missing(
+    files: Sequence[tuple[str, Sequence[Entry]]], variable: str, empty: tuple[str, Entry] | None, named_by: str
+) -> Problem:
+    remedy = f"add a line {variable}=… ({named_by} names the variable)"
     if empty is not None:
         return Problem("the variable is empty", empty[0], empty[1].line, key=variable, remedy="write the key after `=`")
     if not files:
         return Problem("no secrets file is named", key="secrets.files", remedy=f"name one that sets {variable}")
     return Problem("the variable is not set in any secrets file", files[-1][0], key=variable, remedy=remedy)
+
+
+def credentials(chosen: Selection, variable: str) -> Selection:
+    """The selection, when its value is ``user:password`` (RFC 7617). Raises SecretError."""
+    if chosen.value.find(":") < 1 or len(chosen.value) > LONGEST_CREDENTIALS:
+        message = f"the value is not user:password of at most {LONGEST_CREDENTIALS} characters"
+        remedy = "write the proxy's user, a colon and its password"
+        raise SecretError([Problem(message, chosen.file, chosen.line, key=variable, remedy=remedy)])
+    return chosen
 
 
 def _unfit(entry: Entry, file: str) -> Problem | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +22,7 @@ from ..core.manifest import Manifest
 from ..core.schema import misformed
 from ..core.secretfile import Entry, Selection
 from ..core.settings import Settings
+from ..core.upstream import MANIFEST_KEY, Proxy
 from . import regular, trust, yamlload
 
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
@@ -218,22 +219,46 @@ def provider_key(home: Home, manifest: Manifest) -> Selection | None:
     llm = manifest.llm
     if llm is None or not llm.key_required or llm.api_key_env is None:
         return None
+    keys = [f"secrets.files[{index}]" for index in range(len(manifest.secrets_files))]
+    named = [(name, key, _where(manifest, key)) for name, key in zip(manifest.secrets_files, keys)]
+    return secretfile.select(_entries(home, named, llm.api_key_env), llm.api_key_env)
+
+
+def proxy_credentials(home: Home, manifest: Manifest, proxy: Proxy | None) -> Selection | None:
+    """``user:password`` of the operator's proxy, or None when it takes none. Raises SecretError."""
+    if proxy is None or proxy.secret is None:
+        return None
+    if proxy.key == MANIFEST_KEY:
+        keys = [f"secrets.files[{index}]" for index in range(len(proxy.files))]
+        named = [(name, key, _where(manifest, key)) for name, key in zip(proxy.files, keys)]
+    else:
+        named = [(name, f"{proxy.key}.file", str(home.settings_file)) for name in proxy.files]
+    files = _entries(home, named, proxy.secret)
+    return secretfile.credentials(secretfile.select(files, proxy.secret, f"{proxy.key}.secret"), proxy.secret)
+
+
+def _where(manifest: Manifest, key: str) -> str:
+    line = manifest.line(key)
+    return f"{manifest.file}:{line}" if line else manifest.file
+
+
+def _entries(home: Home, named: Sequence[tuple[str, str, str]], variable: str) -> list[tuple[str, list[Entry]]]:
+    """The parsed secrets files of ``(name, key, where that is said)``. Raises SecretError with every problem."""
     files: list[tuple[str, list[Entry]]] = []
     problems: list[Problem] = []
-    for index, name in enumerate(manifest.secrets_files):
+    for name, key, where in named:
         file = str(home.secrets_dir / name)
         try:
-            files.append((file, secretfile.parse(_read_secret(file, manifest, index), file)))
+            files.append((file, secretfile.parse(_read_secret(file, key, where, variable), file)))
         except SecretError as error:
             problems += error.problems
     if problems:
         raise SecretError(problems)
-    return secretfile.select(files, llm.api_key_env)
+    return files
 
 
-def _read_secret(file: str, manifest: Manifest, index: int) -> bytes:
+def _read_secret(file: str, key: str, where: str, variable: str) -> bytes:
     """The bytes of a secrets file: a regular file of the operator's own with mode 0600 (or less)."""
-    key = f"secrets.files[{index}]"
 
     def refuse(message: str, remedy: str, found: str | None = None) -> SecretError:
         return SecretError([Problem(message, file, key=key, found=found, remedy=remedy)])
@@ -241,9 +266,7 @@ def _read_secret(file: str, manifest: Manifest, index: int) -> bytes:
     try:
         data, found = regular.read(file, _SECRETS_LIMIT)
     except FileNotFoundError:
-        line = manifest.line(key)
-        where = f"{manifest.file}:{line}" if line else manifest.file
-        remedy = f"create it with mode 0600 and a line {manifest.llm.api_key_env if manifest.llm else 'NAME'}=KEY"
+        remedy = f"create it with mode 0600 and a line {variable}=VALUE"
         raise refuse(f"the secrets file does not exist (named in {where})", remedy) from None
     except regular.NotRegularError as exc:
         raise refuse(f"this is {exc}", "put a regular file there") from None

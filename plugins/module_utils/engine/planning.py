@@ -13,12 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans
+from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans, upstream
 from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
+from ..core.secretfile import Selection
 from ..core.settings import Settings
-from . import dirs, grantfs, home as homes, hostfacts, images, inventory, plandoc, state, statevolumes, teardown
+from . import (
+    dirs,
+    grantfs,
+    home as homes,
+    hostfacts,
+    images,
+    inventory,
+    plandoc,
+    state,
+    statevolumes,
+    teardown,
+    upstreamca,
+)
 from .evidencefs import Evidence
 from .home import Home
 from .plandoc import PlanDocument
@@ -239,7 +252,8 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
     """The plan, the names of its images, and warnings. Creates nothing. Raises every typed error of its inputs."""
     home, collection = home_of(inputs.home, inputs.collection), Path(os.path.realpath(inputs.collection))
     manifest, settings = _manifest(home, inputs), homes.load_settings(home)
-    key = homes.provider_key(home, manifest)
+    proxy = _proxy(manifest, settings)
+    key, credentials = homes.provider_key(home, manifest), homes.proxy_credentials(home, manifest, proxy)
     with ThreadPoolExecutor(3) as pool:
         host_job = pool.submit(_host, podman, settings.resolver)
         storage_job = pool.submit(_storage, podman)
@@ -265,13 +279,25 @@ def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]
             cable_range=inputs.cable_range,
             uplink_range=inputs.uplink_range,
             gate_deadline=inputs.gate_deadline,
+            upstream=proxy,
+            upstream_ca=upstreamca.found(proxy, settings.ca_bundle),
         ),
         plans.Request(inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock, _terminal(inputs)),
     )
     warnings += [p.text() for p in manifest.warnings] + list(plan["warnings"])
-    if key is not None:
-        warnings += [f"{file}: {name} is not used" for file, name in key.others]
+    warnings += _unused(key, credentials, proxy)
     return plan, named, warnings
+
+
+def _proxy(manifest: Manifest, settings: Settings) -> Optional[upstream.Proxy]:
+    return upstream.chosen(manifest.network.upstream_proxy, manifest.secrets_files, settings.upstream_proxy)
+
+
+def _unused(key: Optional[Selection], credentials: Optional[Selection], proxy: Optional[upstream.Proxy]) -> List[str]:
+    """What stands in the secrets files that were read, and goes nowhere."""
+    used = {proxy.secret} if proxy and credentials else set()
+    read = [*(key.others if key else ()), *(credentials.others if credentials and not key else ())]
+    return [f"{file}: {name} is not used" for file, name in read if name not in used]
 
 
 def _adapter(named: Sequence[str]) -> str:
@@ -366,10 +392,16 @@ def _recorded(plan: Json, named: List[str], missing: List[Json], warnings: List[
     return Result(doc, False, True, named, missing, warnings, actions, record["evidence"], notes)
 
 
-def provider_key(inputs_home: Optional[str], collection: str, plan: Json) -> str:
-    """The provider's key for the broker's secret, read at the moment it is needed. Raises SecretError."""
+def secret_value(inputs_home: Optional[str], collection: str, plan: Json, entry: Json) -> str:
+    """The value of one of the plan's secrets that stand in a file. Raises SecretError and PlanError."""
     home = home_of(inputs_home, collection)
-    selection = homes.provider_key(home, homes.load_manifest(home, plan["session"]["agent"]))
+    manifest = homes.load_manifest(home, plan["session"]["agent"])
+    if entry["part"] == upstream.PART:
+        selection = homes.proxy_credentials(home, manifest, _proxy(manifest, homes.load_settings(home)))
+    else:
+        selection = homes.provider_key(home, manifest)
     if selection is None:
-        raise PlanError("the plan names a provider key, the manifest none", remedy="close and open the session")
+        raise PlanError(
+            f"the plan has a secret {entry['variable']}, the files name none", remedy="close and open the session"
+        )
     return selection.value
