@@ -36,7 +36,7 @@ file is reported at once, with line, key, what was found and what to do.
   so must numbers where text belongs.
 - A key that this version cannot enforce is refused by name when the session is planned. At present these are:
   `network.mode` `isolated` and `routed`, `isolation: microvm`, `microvm`, `llm.hosted_tools`, `llm.limits`,
-  `network.upstream_proxy`, `packages` and `capabilities`; and of grants, `mode: clone`, `git: guarded`
+  `packages` and `capabilities`; and of grants, `mode: clone`, `git: guarded`
   and `ssh_agent`.
 - `manifest.schema.json` beside this page is a JSON Schema of the same declarations, for editors:
   `# yaml-language-server: $schema=PATH/docs/manifest.schema.json` as a line of the manifest.

@@ -72,10 +72,6 @@ UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
     "engine": ({"isolation": "microvm", "microvm": {"engine": "krun"}}, "microvm"),
     "hosted-tools": ({"llm": {**PROVIDED["llm"], "hosted_tools": ["web_search"]}}, "llm.hosted_tools"),
     "limits": ({"llm": {**PROVIDED["llm"], "limits": {"requests_per_minute": 5}}}, "llm.limits"),
-    "upstream-proxy": (
-        {"network": {**PLAIN["network"], "upstream_proxy": {"url": "http://proxy.example.com:3128"}}},
-        "network.upstream_proxy",
-    ),
     "packages": ({"packages": {"apt": ["jq"]}}, "packages"),
 }
 
@@ -108,11 +104,11 @@ def test_a_grant_that_is_not_built_is_refused_by_name(home: Home, tmp_path: Path
 
 
 def test_all_that_is_not_built_is_named_at_once(session: SessionFactory, home: Home) -> None:
-    together = [UNBUILT[name][0] for name in ("engine", "hosted-tools", "upstream-proxy", "packages")]
+    together = [UNBUILT[name][0] for name in ("engine", "hosted-tools", "packages")]
     file = home.agent("unbuilt", {**PROVIDED, **{k: v for part in together for k, v in part.items()}})
     document = refused(session, "unbuilt")
     keys = {problem["key"] for problem in document["problems"]}
-    assert keys == {"isolation", "microvm", "llm.hosted_tools", "network.upstream_proxy", "packages"}
+    assert keys == {"isolation", "microvm", "llm.hosted_tools", "packages"}
     assert document["error"]["file"] == str(file) and document["error"]["code"] == "not-built"
 
 

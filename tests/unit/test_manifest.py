@@ -236,7 +236,6 @@ def test_isolation_override() -> None:
         ("microvm: {engine: krun}\n" + _PROXY, "microvm", 2),
         ("llm: {protocol: openai, provider: openai, hosted_tools: [web_search]}", "llm.hosted_tools", 2),
         ("llm: {protocol: openai, provider: openai, limits: {requests_per_minute: 5}}", "llm.limits", 2),
-        (_PROXY[:-2] + ", upstream_proxy: {url: 'http://p.example.com:3128'}}", "network.upstream_proxy", 2),
         ("packages: {apt: [jq]}\n" + _PROXY, "packages", 2),
     ],
 )  # fmt: skip
