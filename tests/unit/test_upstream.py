@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asf_lib.core import plan as plans, policy, upstream
+from asf_lib.core import nftables, plan as plans, upstream
 from asf_lib.core.errors import HostError, ManifestError, PlanError, SecretError
 from asf_lib.engine import home as homes, upstreamca
 from asf_lib.engine.home import Home
@@ -37,7 +37,7 @@ def caddy(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaving(plan: dict[str, Any]) -> list[str]:
-    text = policy.as_text(plan["wiring"]["nft"][0]["rules"])
+    text = nftables.as_text(plan["wiring"]["nft"][0]["rules"])
     return [line.strip() for line in text.splitlines() if "oifname tap0" in line]
 
 
@@ -91,7 +91,9 @@ def test_credentials_are_a_secret_of_caddy_alone() -> None:
 
 
 def test_an_isolated_broker_goes_through_the_operators_default() -> None:
-    text = "name: a\nadapter: claude\nllm: {provider: anthropic}\nsecrets: {files: [a.env]}\nnetwork: {mode: isolated}\n"
+    text = (
+        "name: a\nadapter: claude\nllm: {provider: anthropic}\nsecrets: {files: [a.env]}\nnetwork: {mode: isolated}\n"
+    )
     plan = proxied(text, {"url": "http://proxy.example.com:3128"})
     assert caddy(plan) == {"l2": None, "l3": {"url": "http://proxy.example.com:3128"}}
     bare = proxied("name: a\nnetwork: {mode: isolated}\n", {"url": "http://proxy.example.com:3128"})
@@ -117,8 +119,8 @@ def test_a_private_range_without_effect_is_said() -> None:
 def test_where_no_proxy_may_be(url: str, words: str) -> None:
     with pytest.raises(PlanError) as caught:
         proxied(PLAIN % f", upstream_proxy: {{url: '{url}'}}")
-    (problem,) = caught.value.problems
-    assert problem.key == "network.upstream_proxy.url" and words in problem.message and problem.remedy
+    said = str(caught.value)
+    assert "network.upstream_proxy.url" in said and words in said and "another host" in said
 
 
 @pytest.mark.parametrize(
@@ -149,10 +151,12 @@ def test_a_wrong_url_is_named(url: str, words: str) -> None:
             read()
         (problem,) = caught.value.problems
         assert problem.key == key and problem.line and words in problem.text(), problem.text()
-        assert "word@" not in problem.text().replace("'", "") or "user:word" not in problem.message
+        assert "user:word" not in problem.text(), "S4: an error does not repeat credentials"
 
 
-@pytest.mark.parametrize("text", ["http://proxy.example.com:3128/", "https://proxy.example.com", "http://192.168.1.1:80"])
+@pytest.mark.parametrize(
+    "text", ["http://proxy.example.com:3128/", "https://proxy.example.com", "http://192.168.1.1:80"]
+)
 def test_a_right_url(text: str) -> None:
     read = manifest(PLAIN % f", upstream_proxy: {{url: '{text}'}}")
     proxy = upstream.chosen(read.network.upstream_proxy, (), None)
@@ -176,7 +180,7 @@ def test_a_secret_needs_a_file() -> None:
         assert [problem.key for problem in caught.value.problems] == [f"upstream_proxy.{key}"]
 
 
-# --- credentials ---------------------------------------------------------------------------------------------------------
+# --- credentials ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,7 +223,9 @@ def test_credentials_of_the_manifest_and_of_the_operator(keyed: Home) -> None:
         (None, 0, "does not exist"),
     ],
 )
-def test_bad_credentials_are_refused_without_a_byte_of_them(keyed: Home, text: str | None, mode: int, words: str) -> None:
+def test_bad_credentials_are_refused_without_a_byte_of_them(
+    keyed: Home, text: str | None, mode: int, words: str
+) -> None:
     if text is not None:
         secret(keyed, text, mode)
     with pytest.raises(SecretError) as caught:

@@ -156,15 +156,15 @@ def diagnose_private(text: str) -> str | None:
 
 
 def _diagnose_url(text: str, schemes: tuple[str, ...], addresses: bool = False) -> str | None:
+    if re.match(r"[^/?#]*(?://)?[^/?#]*@", text):
+        return "credentials do not belong in a URL: use a secret"
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError:
-        return "this is not a URL"
+    except ValueError as exc:
+        return "the port is out of range" if "ort" in str(exc) else "this is not a URL"
     if parts.scheme not in schemes:
         return f"the URL must begin with {' or '.join(scheme + '://' for scheme in schemes)}"
-    if "@" in parts.netloc:
-        return "credentials do not belong in a URL: use a secret"
     if parts.query or parts.fragment or "?" in text or "#" in text:
         return "a query or fragment does not belong in the URL"
     if port is not None and not 0 < port < 65536:

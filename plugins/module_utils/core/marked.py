@@ -6,6 +6,7 @@ Mappings keep their pairs in order and with duplicates, so that the validator, n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,9 @@ WORDS = {
     NULL: "nothing",
     ODD: "a word that YAML readers disagree on",
 }
+
+#: User and password in a URL: a refused value is shown without them (case S4).
+_USERINFO = re.compile(r"//[^/\s]*@")
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ class Node:
         return tuple(self.value) if self.kind == LIST else ()
 
     def shown(self, limit: int = 80) -> str:
-        """The value for a message: as written, bounded; containers by their kind."""
+        """The value for a message: as written but for credentials of a URL, bounded; containers by their kind."""
         if self.kind in (MAP, LIST):
             return f"{WORDS[self.kind]} of {len(self.value)}"
         if self.kind == NULL:
             return "nothing" if not self.raw else clip(self.raw, limit)
-        return clip(f'"{self.value}"' if self.kind == TEXT else self.raw, limit)
+        text = f'"{self.value}"' if self.kind == TEXT else self.raw
+        return clip(_USERINFO.sub("//[hidden]@", text), limit)
 
 
 def join(path: str, key: str) -> str:
