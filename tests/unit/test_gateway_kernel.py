@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""The gateway's rules in the real kernel against a model that knows no rules: support/oracle.py (P12, N3, N10)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import oracle
+from support.gateway_lab import Lab, ident, until
+from support.netns import forked
+from support.oracle import ACK, FIN, ICMP, PSH, SYN, TCP, UDP, Packet, Policy
+
+from asf_lib.core import gateway, nftables
+from asf_lib.core.topology import Cable, End
+
+CABLE = Cable(
+    "gateway",
+    End("agent", "eth1", oracle.AGENT, oracle.AGENT_MAC),
+    End("gateway", "agent0", oracle.GATEWAY, oracle.GATEWAY_MAC),
+)
+Json = dict[str, Any]
+
+
+def rules(policy: Policy) -> list[Json]:
+    return gateway.rules(CABLE, "tap0", oracle.UPLINK, oracle.OWN, policy.tuples)
+
+
+#: Where packets from a link that is none of the session's try to go.
+_FOREIGN = ("8.8.8.8", oracle.UPLINK, oracle.AGENT, oracle.GATEWAY)
+#: Drops whose destination is noted, and the number of the first packet of flows that exist.
+_NOTED = ("own", "special", "invalid", "interface", "flags", "unlisted")
+_LATER = 30000
+_NAMES = {TCP: "tcp", UDP: "udp", ICMP: "icmp", 2: "igmp", 41: "ipv6", 50: "esp", 89: "ospf"}
+
+
+def _note(log: str, packet: Packet) -> str:
+    """An element of a log set as `Lab.notes` names it."""
+    if packet.protocol in (TCP, UDP):
+        return f"{log} {_NAMES[packet.protocol]} {packet.target} {packet.dport}"
+    return f"{log}-{'icmp' if log == 'flows' else 'other'} {_NAMES[packet.protocol]} {packet.target}"
+
+
+class Trial:
+    """One policy in the kernel and in the model: packets are sent, and both must agree on what came through."""
+
+    def __init__(self, lab: Lab, policy: Policy, patience: float) -> None:
+        self.lab, self.policy, self.patience = lab, policy, patience
+        self.want: Counter[str] = Counter()
+        self.noted: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        for end in (lab.agent, lab.outside):
+            lab.seen(end)
+
+    def stage(self, end: Any, arrives: Any, packets: list[tuple[Packet, str]]) -> dict[int, bytes]:
+        """Send packets with the model's verdicts from one end; what arrived at the other, by number."""
+        for packet, verdict in packets:
+            self.lab.send(end, packet)
+            if verdict.startswith("allow"):
+                self.want["allow-" + verdict.split()[1]] += 1
+            elif verdict not in oracle.UNCOUNTED:
+                self.want["drop-" + verdict] += 1
+            if end is self.lab.agent and verdict in _NOTED:
+                self.noted[_note("denials", packet)] += 1
+            elif end is self.lab.agent and verdict.startswith("allow") and packet.ident < _LATER:
+                self.noted[_note("flows", packet)] += 1
+        found: dict[int, bytes] = {}
+        expected = {packet.ident for packet, verdict in packets if verdict.startswith("allow")}
+
+        def settled() -> bool:
+            found.update({ident(data): data for data in self.lab.seen(arrives)})
+            return expected <= set(found) and not self.differences()
+
+        until(settled, self.patience)
+        for packet, verdict in packets:
+            if (packet.ident in found) != (packet.ident in expected):
+                self.wrong.append(f"{verdict}, but {'passed' if packet.ident in found else 'dropped'}: {packet}")
+        self.wrong += [f"unknown packet {data[:40].hex()}" for n, data in found.items() if n not in self._sent(packets)]
+        return found
+
+    @staticmethod
+    def _sent(packets: list[tuple[Packet, str]]) -> set[int]:
+        return {packet.ident for packet, _ in packets}
+
+    def differences(self) -> list[str]:
+        got = {k: v for k, v in self.lab.counters().items() if v and k != "drop-output"}
+        names = sorted(set(got) | set(self.want))
+        return [
+            f"{n}: {got.get(n, 0)} counted, {self.want[n]} expected" for n in names if got.get(n, 0) != self.want[n]
+        ]
+
+    def finish(self) -> list[str]:
+        """Every disagreement: packets, counters, and what stands in the log sets."""
+        got = self.lab.notes()
+        notes = [
+            f"{key}: noted {got.get(key, 0)} times, {self.noted[key]} expected"
+            for key in sorted(set(got) | set(self.noted))
+            if got.get(key, 0) != self.noted[key]
+        ]
+        return self.wrong + self.differences() + notes
+
+
+def _outbound(rng: random.Random, policy: Policy, lab: Lab, count: int) -> list[tuple[Packet, str]]:
+    packets = [oracle.random_packet(rng, policy, 1 + n, next(lab.ports)) for n in range(count)]
+    packets += [Packet(1 + count + n, to, UDP, next(lab.ports), 53) for n, to in enumerate(oracle.TARGETS)]
+    return [(packet, oracle.decide(packet, policy)) for packet in packets]
+
+
+def _answers(opened: list[tuple[Packet, str]], first: int) -> list[tuple[Packet, str]]:
+    """From outside: answers to what was let in, and beside each something that is no answer."""
+    out: list[tuple[Packet, str]] = []
+    for packet, verdict in opened:
+        back = replace(
+            Packet(0, oracle.UPLINK, packet.protocol, packet.dport, packet.sport, source=packet.target),
+            **{"seq": 5000, "ack": packet.seq + 1, "kind": 0},
+        )
+        if packet.protocol == ICMP:
+            back.sport = packet.sport
+        translated = replace(packet, source=oracle.UPLINK)
+        stranger = "8.8.8.9" if packet.target != "8.8.8.9" else "8.8.8.10"
+        number = first + 4 * len(out)
+        choices = [
+            (replace(back, flags=SYN | ACK), verdict),
+            (replace(back, source=stranger, flags=SYN | ACK), "input"),
+            (replace(back, target=oracle.AGENT), "interface"),
+            (Packet(0, oracle.UPLINK, ICMP, kind=3, code=3, source=packet.target, quoted=translated), verdict),
+            (Packet(0, oracle.UPLINK, ICMP, kind=3, code=3, source=packet.target, quoted=packet), "input"),
+            (replace(back, flags=SYN, protocol=TCP, sport=7, dport=22), "input"),
+            (replace(back, fragment=0x2000, flags=SYN | ACK), "fragment"),
+        ]
+        out += [(replace(p, ident=number + n), v) for n, (p, v) in enumerate(choices)]
+    return out
+
+
+def _later(opened: list[tuple[Packet, str]], first: int) -> list[tuple[Packet, str]]:
+    """From the agent again, in flows that were answered."""
+    out: list[tuple[Packet, str]] = []
+    for packet, verdict in opened:
+        number = first + len(out)
+        again = replace(packet, ident=number)
+        if packet.protocol == TCP:
+            going = replace(again, flags=ACK | PSH, seq=packet.seq + 1, ack=5001, data=b"hello")
+            out += [(going, verdict), (replace(going, ident=number + 1, flags=SYN | FIN), "invalid")]
+            out += [(replace(going, ident=number + 2, sport=packet.sport ^ 0x8000, flags=ACK), "flags")]
+            out += [(replace(going, ident=number + 3, source="198.18.0.2"), "source")]
+        else:
+            out.append((again, verdict))
+            quoted = Packet(1, oracle.AGENT, packet.protocol, packet.dport, packet.sport, source=packet.target)
+            error = Packet(number + 1, packet.target, ICMP, kind=3, code=3, quoted=quoted)
+            out += [(error, "unlisted")] if packet.protocol == UDP else []
+    return out
+
+
+def _plain(packet: Packet) -> bool:
+    """An opener whose flow goes on in the ordinary way."""
+    return packet.flags == SYN and not packet.data and not packet.options and packet.ttl > 2
+
+
+def trial(lab: Lab, policy: Policy, seed: int, count: int, patience: float = 3) -> tuple[int, list[str]]:
+    """Number of packets, and every disagreement between the model and the rules that are loaded.
+
+    `patience`: seconds that the kernel gets for a stage; it matters only when they disagree. With none, the first
+    disagreement ends the trial.
+    """
+    rng = random.Random(seed)
+    run = Trial(lab, policy, patience)
+    outbound = _outbound(rng, policy, lab, count)
+    found = run.stage(lab.agent, lab.outside, outbound)
+    for number, data in found.items():
+        if data[12:16] != bytes(map(int, oracle.UPLINK.split("."))):
+            run.wrong.append(f"packet {number} left with its own source address")
+    if not patience and (run.wrong or run.differences()):
+        return len(outbound), run.finish()
+    opened = [(p, v) for p, v in outbound if v.startswith("allow") and _plain(p)][:12]
+    answers = _answers(opened, 10000)
+    run.stage(lab.outside, lab.agent, answers)
+    run.stage(
+        lab.third, lab.outside, [(Packet(20000 + n, to, UDP, 9, 53), "interface") for n, to in enumerate(_FOREIGN)]
+    )
+    later = _later(opened, _LATER)
+    run.stage(lab.agent, lab.outside, later)
+    return len(outbound) + len(answers) + len(_FOREIGN) + len(later), run.finish()
+
+
+def test_kernel_and_model_agree_on_generated_packets_over_generated_policies():
+    def work() -> list[Any]:
+        lab, sent, wrong = Lab(), 0, []
+        for seed in range(24):
+            policy = oracle.random_policy(random.Random(seed))
+            lab.load(rules(policy))
+            number, found = trial(lab, policy, seed, 100)
+            sent += number
+            wrong += [f"seed {seed}: {text}" for text in found]
+        return [sent, wrong[:40]]
+
+    sent, wrong = forked(work, 60)
+    assert not wrong, "\n".join(wrong)
+    assert sent >= 1000
+
+
+_WIDE = Policy(
+    [
+        {"cidr": "8.8.0.0/16", "protocol": "tcp", "ports": [80, 443]},
+        {"cidr": "0.0.0.0/0", "protocol": "udp", "ports": [53]},
+        {"cidr": "10.1.0.0/16", "protocol": "icmp_echo", "ports": "any"},
+        {"cidr": "9.9.9.0/24", "protocol": "udp", "ports": "any"},
+        {"cidr": "198.51.100.0/24", "protocol": "tcp", "ports": [443]},
+        {"cidr": oracle.ELSEWHERE, "protocol": "tcp", "ports": "any"},
+    ]
+)
+#: What may be taken away without any packet of these trials noticing, and why.
+_BACKED = {
+    "screen iifname agent0 accept [0]": "all other links were dealt with before",
+    "refuse drop": "a chain that ends here ends in the drop policy of the hook",
+    "admit l4proto tcp ct count over 1024 counter drop-limit goto refuse": "a test of its own",
+    "admit l4proto udp ct count over 1024 counter drop-limit goto refuse": "a test of its own",
+    "admit l4proto icmp ct count over 256 counter drop-limit goto refuse": "a test of its own",
+    "forward iifname tap0 counter drop-return drop": "connection tracking hands over nothing else from outside",
+    "output counter drop-output drop": "policy; what the kernel itself would like to send is not predicted",
+}
+
+
+def _mutants(whole: list[Json]) -> list[tuple[str, list[Json]]]:
+    """Rule sets with one rule missing, or one condition of a rule missing, each with what was taken away.
+
+    Conditions: those of `screen` and of the tuples' rules. Those on flows in the others repeat each other on purpose.
+    """
+    out = []
+    for place, item in enumerate(whole):
+        if "rule" not in item:
+            continue
+        body = item["rule"]
+        line = (
+            f"{body['chain']} " + nftables.as_text([{"chain": {"name": body["chain"]}}, item]).splitlines()[1].strip()
+        )
+        if "ct mark set 6" in line:
+            continue  # of ELSEWHERE, which no packet may reach: it leaves by another link
+        out.append((line, whole[:place] + whole[place + 1 :]))
+        for index, expr in enumerate(body["expr"]):
+            tuple_ = any("mangle" in e for e in body["expr"]) and index > 0
+            if "match" in expr and (body["chain"] == "screen" or tuple_):
+                wider = {"rule": {**body, "expr": body["expr"][:index] + body["expr"][index + 1 :]}}
+                out.append((f"{line} [{index}]", [*whole[:place], wider, *whole[place + 1 :]]))
+    return out
+
+
+@pytest.mark.timeout(150)
+def test_a_rule_set_with_one_rule_or_one_condition_less_is_caught():
+    def work() -> list[Any]:
+        lab, unseen = Lab(), []
+        whole = rules(_WIDE)
+        mutants = _mutants(whole)
+        for name, mutant in mutants:
+            for seed in (1, 2):
+                lab.load(mutant)
+                if trial(lab, _WIDE, seed, 120, 3 if name in _BACKED else 0)[1]:
+                    break
+            else:
+                unseen.append(name)
+        return [len(mutants), unseen]
+
+    count, unseen = forked(work, 120)
+    assert count > 50
+    assert sorted(unseen) == sorted(_BACKED), "\n".join(unseen)
