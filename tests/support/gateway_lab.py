@@ -139,8 +139,15 @@ class Lab:
         out = []
         while select.select([end], [], [], 0 if out else wait)[0]:
             frame, address = end.recvfrom(65535)
-            if address[2] != _OUTGOING and frame[12:14] in (b"\x08\x00", b"\x86\xdd"):
+            multicast = frame[12:14] == b"\x86\xdd" and frame[38] == 0xFF  # the ends' own kernels look for neighbours
+            if address[2] != _OUTGOING and frame[12:14] in (b"\x08\x00", b"\x86\xdd") and not multicast:
                 out.append(frame[14:])
+        return out
+
+    def expect(self, end: socket.socket, count: int, timeout: float = 5.0) -> list[bytes]:
+        """IP packets at an end: `count` of them, fewer when the time is over, more when there are more."""
+        out: list[bytes] = []
+        until(lambda: out.extend(self.seen(end, 0.05)) or len(out) >= count, timeout)
         return out
 
 

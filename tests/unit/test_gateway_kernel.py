@@ -12,7 +12,7 @@ import pytest
 from support import oracle
 from support.gateway_lab import Lab, ident, until
 from support.netns import forked
-from support.oracle import ACK, FIN, ICMP, PSH, SYN, TCP, UDP, Packet, Policy
+from support.oracle import ACK, FIN, ICMP, PSH, RST, SYN, TCP, UDP, Packet, Policy
 
 from asf_lib.core import gateway, nftables
 from asf_lib.core.topology import Cable, End
@@ -265,3 +265,86 @@ def test_a_rule_set_with_one_rule_or_one_condition_less_is_caught():
     count, unseen = forked(work, 120)
     assert count > 50
     assert sorted(unseen) == sorted(_BACKED), "\n".join(unseen)
+
+
+_WEB = Policy(
+    [
+        {"cidr": "8.8.8.0/24", "protocol": "tcp", "ports": "any"},
+        {"cidr": "8.8.8.8/32", "protocol": "udp", "ports": [53]},
+    ]
+)
+
+
+def _half_open(lab: Lab, count: int, target: str = "8.8.8.8") -> list[bytes]:
+    """SYNs that nobody answers; what of them arrived outside."""
+    out = []
+    for number in range(count):
+        lab.send(lab.agent, Packet(number, target, TCP, next(lab.ports), 80))
+        if number % 50 == 49:
+            out += lab.seen(lab.outside, 0.2 if not out else 0)
+    return out + lab.seen(lab.outside)
+
+
+def _established(lab: Lab, port: int) -> Packet:
+    """A connection; returned is what the agent sends in it."""
+    syn = Packet(1, "8.8.8.8", TCP, port, 443)
+    lab.send(lab.agent, syn)
+    answer = Packet(2, oracle.UPLINK, TCP, 443, port, SYN | ACK, source="8.8.8.8", seq=5000, ack=1001)
+    lab.send(lab.outside, answer)
+    going = replace(syn, ident=3, flags=ACK | PSH, seq=1001, ack=5001, data=b"still here")
+    lab.send(lab.agent, going)
+    assert len(lab.expect(lab.outside, 2)) == 2 and len(lab.expect(lab.agent, 1)) == 1
+    return replace(going, seq=1011)
+
+
+def test_a_flood_of_half_open_connections_ends_at_the_bound_and_disturbs_no_flow():
+    def work() -> Json:
+        lab = Lab()
+        lab.load(rules(_WEB))
+        going = _established(lab, next(lab.ports))
+        passed = len(_half_open(lab, 1500))
+        until(lambda: sum(lab.counters().values()) >= 1500 + 3)
+        passed += len(lab.seen(lab.outside))
+        lab.send(lab.agent, going)
+        lab.send(lab.agent, Packet(4, "8.8.8.8", UDP, next(lab.ports), 53))
+        after = [ident(data) for data in lab.expect(lab.outside, 2)]
+        counted, noted = lab.counters(), lab.notes()
+        return {"passed": passed, "after": after, "counted": counted, "noted": noted.get("denials tcp 8.8.8.8 80")}
+
+    seen = forked(work, 50)
+    most = gateway.FLOWS["tcp"]
+    assert seen["passed"] == most - 1, "one flow is the established one"
+    assert seen["counted"]["drop-limit"] == 1500 - (most - 1) == seen["noted"]
+    assert seen["after"] == [3, 4], "an established connection and another protocol go on"
+    assert seen["counted"]["allow-0"] == 3 + (most - 1) + 1 and seen["counted"]["allow-1"] == 1
+
+
+def test_connections_that_ended_do_not_count_towards_the_bound():
+    """4000 connections that are refused at once: a scan of closed ports is not stopped by its own past."""
+
+    def work() -> list[int]:
+        lab, passed = Lab(), 0
+        lab.load(rules(_WEB))
+        for _ in range(80):
+            for packet in _half_open(lab, 50):
+                passed += 1
+                port = int.from_bytes(packet[20:22], "big")
+                reset = Packet(1, oracle.UPLINK, TCP, 80, port, RST | ACK, source="8.8.8.8", seq=0, ack=1001)
+                lab.send(lab.outside, reset)
+            lab.seen(lab.agent, 0.2)
+        return [passed + len(lab.seen(lab.outside, 0.1)), lab.counters()["drop-limit"]]
+
+    assert forked(work, 50) == [4000, 0]
+
+
+def test_the_log_of_denials_is_bounded_and_a_full_one_changes_no_verdict():
+    def work() -> list[Any]:
+        lab = Lab()
+        lab.load(rules(_WEB))
+        for number in range(6000):
+            lab.send(lab.agent, Packet(number, "9.9.9.9", UDP, 9, 1 + number))
+        passed = lab.seen(lab.outside)
+        until(lambda: lab.counters()["drop-unlisted"] == 6000)
+        return [len(passed), lab.counters()["drop-unlisted"], len(lab.notes())]
+
+    assert forked(work, 50) == [0, 6000, gateway.LOG_SIZE]
