@@ -139,6 +139,61 @@ EVENT = {
 }
 OK: Schema = {"ok": {"const": True}}
 GRANT = closed({"agent": TEXT, "path": TEXT, "mode": TEXT, "target": TEXT})
+ROLE = {"enum": ["agent", "broker", "caddy", "gateway"]}
+POLICY = closed(
+    {
+        **OK,
+        "session": SESSION,
+        "agent": TEXT,
+        "mode": {"enum": ["proxy", "isolated", "routed"]},
+        "isolation": TEXT,
+        "destinations": several(
+            closed(
+                {
+                    "who": ROLE,
+                    "via": {"enum": ["L1", "L3", "gateway"]},
+                    "to": TEXT,
+                    "protocol": {"enum": ["tcp", "udp", "icmp_echo"]},
+                    "ports": {"anyOf": [several(COUNT), {"enum": ["any", None]}]},
+                    "tls": {"enum": ["required", "any", None]},
+                    "private": TEXTS,
+                    "key": TEXT,
+                }
+            )
+        ),
+        "dropped": several(closed({"name": TEXT, "key": TEXT, "why": TEXT})),
+        "control": maybe(closed({"to": TEXT, "blocked": maybe(COUNT), "key": TEXT})),
+        "front": maybe(
+            closed(
+                {
+                    "address": TEXT,
+                    "protocol": TEXT,
+                    "models": TEXTS,
+                    "hosted_tools": TEXTS,
+                    "limits": by_name(NUMBER),
+                    "key": TEXT,
+                }
+            )
+        ),
+        "provider": maybe(closed({"name": maybe(TEXT), "host": maybe(TEXT), "mock": FLAG, "key": TEXT})),
+        "upstream_proxy": maybe(closed({"url": TEXT, "key": TEXT, "tls": FLAG, "secret": maybe(TEXT)})),
+        "resolver": maybe(closed({"address": TEXT, "key": TEXT})),
+        "never": TEXTS,
+        "listeners": several(closed({"role": ROLE, "name": TEXT, "address": TEXT})),
+        "cables": several(closed({"from": TEXT, "to": TEXT})),
+        "mounts": several(
+            closed({"target": TEXT, "kind": {"enum": ["repository", "state"]}, "rw": FLAG, "source": TEXT, "key": TEXT})
+        ),
+        "environment": TEXTS,
+        "capabilities": TEXTS,
+        "nested_sandbox": FLAG,
+        "limits": closed({"time": COUNT, "cgroup": by_name(TEXT), "ulimits": TEXTS}),
+        "secrets": several(closed({"part": TEXT, "from": TEXT, "held_by": several(ROLE)})),
+        "rules": several(closed({"role": ROLE, "text": TEXT})),
+        "warnings": several({"type": ["string", "object"]}),
+        "assumed": TEXTS,
+    }
+)
 _RUN = {
     "ok": FLAG,
     "session": maybe(TEXT),
@@ -209,6 +264,7 @@ SCHEMAS: dict[str, tuple[str, Schema]] = {
         "`asf-play prune --json`",
         closed({"ok": FLAG, "found": several({"type": "object"}), "removed": TEXTS, "kept": TEXTS}),
     ),
+    "policy": ("`asf-play policy --json`", POLICY),
     "completion": ("`asf-play completion --json`", closed({**OK, "shell": TEXT, "script": TEXT})),
     "doctor": (
         "`asf-play doctor --json`",

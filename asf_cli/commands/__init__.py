@@ -29,6 +29,7 @@ COMMANDS = {
     "shell": Command("a terminal in a live session: its workload's, or one more shell"),
     "exec": Command("run a command in a live session", takes_command=True),
     "cp": Command("copy files into a session or out of it"),
+    "policy": Command("what an agent could reach, in words, without opening anything"),
     "repo": Command("which repositories an agent gets"),
     "completion": Command("completion of words for bash, zsh or fish"),
     "prune": Command("remove images, caches and run folders that nothing needs"),

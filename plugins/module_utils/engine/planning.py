@@ -20,6 +20,7 @@ from ..core.manifest import Manifest
 from ..core.secretfile import Selection
 from ..core.settings import Settings
 from . import (
+    assuming,
     dirs,
     grantfs,
     home as homes,
@@ -208,13 +209,16 @@ def _terminal(inputs: Inputs) -> Mapping[str, str]:
 # --- facts -----------------------------------------------------------------------------------------------------
 
 
-def _storage(podman: Podman) -> List[str]:
+def _storage(podman: Optional[Podman]) -> List[str]:
+    if podman is None:
+        return []
     store = podman.run(["info", "--format", "{{.Store.GraphRoot}}\n{{.Store.RunRoot}}"]).stdout
     return [line for line in store.splitlines() if line]
 
 
-def _host(podman: Podman, resolver: Optional[str]) -> plans.Host:
-    return plans.Host(**hostfacts.for_plan(podman.version(), resolver))
+def _host(podman: Optional[Podman], resolver: Optional[str], assumed: Optional[List[str]]) -> plans.Host:
+    facts = hostfacts.for_plan(podman.version() if podman else assuming.VERSION, resolver)
+    return plans.Host(**(facts if assumed is None else assuming.host(facts, assumed)))
 
 
 def _ca_digest(path: Optional[str]) -> str:
@@ -248,14 +252,23 @@ def _image_names(manifest: Manifest) -> List[str]:
     return list(image_names.names_for(manifest.adapter, manifest.roles))
 
 
-def compute(podman: Podman, inputs: Inputs) -> Tuple[Json, List[str], List[str]]:
-    """The plan, the names of its images, and warnings. Creates nothing. Raises every typed error of its inputs."""
+def compute(
+    podman: Optional[Podman], inputs: Inputs, assumed: Optional[List[str]] = None
+) -> Tuple[Json, List[str], List[str]]:
+    """The plan, the names of its images, and warnings. Creates nothing. Raises every typed error of its inputs.
+
+    A preview gives a list ``assumed``, and perhaps no Podman: what the host lacks, and secrets that are not there, are
+    told in it instead of raised.
+    """
+    if podman is None and assumed is not None:
+        assumed.append("Podman is not installed: version 4.3 is assumed, and no check of its storage was made")
     home, collection = home_of(inputs.home, inputs.collection), Path(os.path.realpath(inputs.collection))
     manifest, settings = _manifest(home, inputs), homes.load_settings(home)
     proxy = _proxy(manifest, settings)
-    key, credentials = homes.provider_key(home, manifest), homes.proxy_credentials(home, manifest, proxy)
+    key = assuming.secret(lambda: homes.provider_key(home, manifest), assumed)
+    credentials = assuming.secret(lambda: homes.proxy_credentials(home, manifest, proxy), assumed)
     with ThreadPoolExecutor(3) as pool:
-        host_job = pool.submit(_host, podman, settings.resolver)
+        host_job = pool.submit(_host, podman, settings.resolver, assumed)
         storage_job = pool.submit(_storage, podman)
         options = images.Options.of(collection, {**inputs.image_options, "ca_bundle": settings.ca_bundle or ""})
         workshop = images.workshop(options, inputs.pins)

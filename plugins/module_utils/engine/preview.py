@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The plan that an open would have, computed without one: nothing is created, and Podman need not be there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..core.errors import HostError
+from . import hostprograms, planning
+from .planning import Inputs
+from .podman import Podman
+
+Json = Dict[str, Any]
+
+#: Where the playbooks' own defaults of limits and pins are.
+DEFAULTS = ("inventory/group_vars/all/limits.yml", "inventory/group_vars/all/pins.yml")
+
+
+def defaults(collection: str) -> Json:
+    """Variables of the shipped inventory, which hold no template. Raises HostError when they cannot be read."""
+    import yaml
+
+    found: Json = {}
+    for name in DEFAULTS:
+        path = Path(collection) / name
+        try:
+            found.update(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError) as exc:
+            message = f"the shipped defaults cannot be read: {type(exc).__name__}"
+            raise HostError(message, file=str(path), remedy="install the collection again") from None
+    return found
+
+
+def podman() -> Optional[Podman]:
+    """Podman, or None where it is not installed."""
+    return Podman() if hostprograms.program("podman") else None
+
+
+def compute(inputs: Inputs, engine: Optional[Podman]) -> Tuple[Json, List[Any], List[str]]:
+    """``(plan, warnings, assumed)``. Raises what an open would, but for what the host lacks and secrets do not hold."""
+    assumed: List[str] = []
+    plan, _, warnings = planning.compute(engine, inputs, assumed)
+    return plan, warnings, assumed
+
+
+def inputs(collection: str, given: Mapping[str, Any]) -> Inputs:
+    """What an open with these extravars would be given."""
+    usual = {**defaults(collection), **given}
+    ranges = {
+        name: str(given[f"asf_session_{name}"])
+        for name in ("cable_range", "uplink_range")
+        if f"asf_session_{name}" in given
+    }
+    return Inputs(
+        agent=given["agent"],
+        collection=collection,
+        session=given.get("session", "main"),
+        home=given.get("asf_home") or None,
+        isolation=given.get("isolation") or None,
+        llm_mock=str(given.get("llm_mock", "")).lower() in ("true", "yes", "1", "on"),
+        limits=usual["asf_limits"],
+        pins=usual["asf_image_pins"],
+        image_options=usual.get("asf_image_options") or {},
+        **ranges,
+    )
