@@ -2,13 +2,14 @@
 """Verdicts about the host: one good host, and what changes when one fact does (cases S6, F6, N2, N10)."""
 
 import dataclasses
+import os
 import re
 
 import pytest
 
 import asf_cli  # noqa: F401  gives the shared code its name
 from asf_lib.core import advisories, doctor, doctor_facts, doctor_network, doctor_repair
-from asf_lib.engine import hostfacts, hostprograms
+from asf_lib.engine import hostfacts, hostprograms, recovery
 
 GOOD = doctor.Facts(
     uid=1000,
@@ -273,6 +274,23 @@ def test_facts_of_this_host_can_be_judged():
     assert [disk.name for disk in facts.disks] == ["store", "state", "cache"]
     assert all(disk.free > 0 for disk in facts.disks)
     assert facts.kvm in ("ok", "missing", "denied", "useless") and facts.selinux in ("", "permissive", "enforcing")
+
+
+@pytest.mark.parametrize(
+    ("file", "service", "found"),
+    [
+        ("bob:1:1\nann:100000:65536\n{uid}:300000:10\nann:x:1\nann\n", "0: ann 7 7\n", [(100000, 65536), (300000, 10)]),
+        ("bob:1:1\n", "0: ann 165536 65536\n1: ann 400000 5\n", [(165536, 65536), (400000, 5)]),
+        ("", "Error fetching ranges\n", []),
+    ],
+)
+def test_subordinate_ids_of_files_or_else_of_a_name_service(file, service, found, monkeypatch):
+    monkeypatch.setattr(hostfacts, "_user", lambda: "ann")
+    monkeypatch.setattr(hostfacts, "_read", lambda path: file.format(uid=os.getuid()) if path == "/etc/subuid" else "")
+    monkeypatch.setattr(hostfacts, "_ask_subids", lambda kind: service)
+    monkeypatch.setattr(hostprograms, "program", lambda name: f"/usr/bin/{name}")
+    assert hostfacts.subordinate("subuid") == found
+    assert recovery._subordinate() == found
 
 
 def test_plan_facts_have_the_fields_of_the_plan():

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import shutil
 import stat
 import tarfile
 import tracemalloc
@@ -362,6 +364,26 @@ def test_a_sender_that_failed_at_its_end_leaves_nothing(tmp_path: Path):
         unpack.unpack(data.read, failed, handle, "new", "d", SMALL, False, False)
     os.close(handle)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_copy_left_is_swept_by_the_next(target: Target):
+    """Not what somebody holds, what was made just now, what is a link, or what has another name."""
+    inside, make = target
+    names = [f".asf-cp-{number:016x}" for number in range(4)] + [".asf-cp-mine"]
+    dead, held, fresh, link, other = (inside / name for name in names)
+    for folder in (dead, held, fresh, other):
+        (folder / "x").mkdir(parents=True)
+    for folder in (dead, held, other):
+        os.utime(folder, (1000, 1000))
+    link.symlink_to(other)
+    handle = os.open(held, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    make(stream(entry("d", b"x")))
+    assert not dead.exists() and all((folder / "x").exists() for folder in (held, fresh, other)) and link.is_symlink()
+    os.close(handle)
+    link.unlink()
+    for folder in (held, fresh, other):
+        shutil.rmtree(folder)
 
 
 def test_vetting_without_a_top_takes_names_as_they_are():

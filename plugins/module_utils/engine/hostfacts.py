@@ -48,8 +48,8 @@ def collect(resolver: Optional[str] = None) -> Facts:
         user_namespaces=_userns_works(),
         cgroup=cgroup(),
         controllers=controllers(),
-        subuids=_subordinate("subuid"),
-        subgids=_subordinate("subgid"),
+        subuids=sum(count for _, count in subordinate("subuid")),
+        subgids=sum(count for _, count in subordinate("subgid")),
         subid_free=free_ids(),
         run_dir=directory,
         run_dir_owner=run_dir and run_dir.st_uid,
@@ -225,15 +225,18 @@ def _leftovers() -> list[str]:
         return []
 
 
-def _subordinate(kind: str) -> int:
-    """How many subordinate ids the user has, in /etc/subuid or /etc/subgid or (`getsubids`) in a name service."""
+def subordinate(kind: str) -> list[tuple[int, int]]:
+    """The user's ranges (first, count), in /etc/subuid or /etc/subgid or (`getsubids`) in a name service.
+
+    ``kind`` is ``subuid`` or ``subgid``.
+    """
     names = {_user(), str(os.getuid())}
-    fields = [row.split(":") for row in _read("/etc/" + kind).splitlines()]
-    count = sum(int(row[2]) for row in fields if len(row) == 3 and row[0] in names and row[2].isdigit())
-    if count or hostprograms.program("getsubids") is None:
-        return count
-    told = _ask_subids(kind)
-    return sum(int(row.split()[-1]) for row in told.splitlines() if row.split() and row.split()[-1].isdigit())
+    rows = [row.split(":") for row in _read("/etc/" + kind).splitlines()]
+    own = [row for row in rows if len(row) == 3 and row[0] in names]
+    if not own and hostprograms.program("getsubids") is not None:
+        own = [row.split() for row in _ask_subids(kind).splitlines()]  # "0: ann 100000 65536"
+    ends = [row[-2:] for row in own if len(row) >= 3]
+    return [(int(first), int(count)) for first, count in ends if first.isdigit() and count.isdigit()]
 
 
 def free_ids() -> int:

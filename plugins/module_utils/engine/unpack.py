@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -26,6 +28,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RENAME_NOREPLACE = 1  # renameat2(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _TOLD = 50
+#: Name of the folder that a copy is made in, beside its target.
+_BESIDE = re.compile(r"\.asf-cp-[0-9a-f]{16}\Z")
+#: Seconds that such a folder may be there before whoever makes it holds it.
+_FRESH = 60
 
 
 @dataclass
@@ -67,15 +73,36 @@ def unpack(
 
 @contextlib.contextmanager
 def _beside(parent: int) -> Iterator[int]:
-    """A new folder in ``parent``, which goes with all that is in it at the end."""
+    """A new folder in ``parent``, which goes with all that is in it at the end. Those of killed copies go first."""
+    _sweep(parent)
     name = f".asf-cp-{secrets.token_hex(8)}"
     os.mkdir(name, 0o700, dir_fd=parent)
     folder = os.open(name, _FOLDER, dir_fd=parent)
     try:
+        with contextlib.suppress(OSError):  # where there are no locks nothing is swept
+            fcntl.flock(folder, fcntl.LOCK_EX)  # says that whoever made it lives
         yield folder
     finally:
         os.close(folder)
-        shutil.rmtree(f"/proc/self/fd/{parent}/{name}", ignore_errors=True)
+        _remove(parent, name)
+
+
+def _sweep(parent: int) -> None:
+    """Remove what killed copies left: folders of this account that nobody holds, and that are not being made now."""
+    for name in filter(_BESIDE.match, os.listdir(parent)):
+        with contextlib.suppress(OSError):
+            folder = os.open(name, _FOLDER, dir_fd=parent)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found = os.fstat(folder)
+                if found.st_uid == os.getuid() and time.time() - found.st_mtime > _FRESH:
+                    _remove(parent, name)
+            finally:
+                os.close(folder)
+
+
+def _remove(parent: int, name: str) -> None:
+    shutil.rmtree(f"/proc/self/fd/{parent}/{name}", ignore_errors=True)
 
 
 class _Writer:
