@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support import schemas
 
 from asf_lib.core import decisions
 from asf_lib.engine import gathering, logs
@@ -158,6 +159,22 @@ def test_usage_of_caddy_by_listener_and_route() -> None:
     assert found["total"]["requests"] == 0 and found["total"]["cost_usd"] is None
     alone = decisions.usage([tunnels], None)
     assert alone["front"] is None and alone["total"] is None and alone["models"] is None
+
+
+def test_usage_of_caddy_by_host() -> None:
+    """Bounded, because a workload invents hosts; nothing is lost in the sum."""
+    docs = {"listener": "L1", "host": "docs.example.com", "decision": "allow", "up": 5, "down": 7, "ms": 500}
+    invented = [{"listener": "L1", "host": f"h{n}.example", "decision": "deny"} for n in range(500)]
+    found = decisions.usage(
+        [docs, docs, {**docs, "count": 3}, {"listener": "L2", "decision": "allow"}, *invented], None
+    )
+    assert len(found["hosts"]) == 101
+    assert found["hosts"][0] == {
+        "host": "docs.example.com",
+        **{"decisions": 5, "denied": 0, "up": 15, "down": 21, "seconds": 1.5},
+    }
+    assert found["hosts"][-1] == {"host": None, "decisions": 401, "denied": 401, "up": 0, "down": 0, "seconds": 0}
+    assert schemas.problems(found, "evidence-usage") == []
 
 
 def test_rows_of_a_log_file_are_joined_by_stream() -> None:

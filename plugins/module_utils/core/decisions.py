@@ -63,8 +63,8 @@ _LONGEST_LINE = 16_384
 DENIED_NAME = "asf-denied.invalid"
 #: A line that stands for several decisions; the fields come in this order.
 _SEVERAL = re.compile(rb'"decision":"(allow|deny)"[^\n]*?,"count":(\d{1,12})')
-#: Routes of the front, and models, that are told apart in the usage; a workload names models as it likes.
-_MOST_ROUTES, _MOST_MODELS = 100, 100
+#: Routes of the front, models and hosts that are told apart in the usage; a workload names them as it likes.
+_MOST_ROUTES, _MOST_MODELS, _MOST_HOSTS = 100, 100, 100
 _OTHERS = "(others)"
 _TOKENS = ("input_tokens", "output_tokens", "cost_usd")
 
@@ -211,9 +211,19 @@ def usage(caddy: Sequence[Mapping[str, Any]], broker: Sequence[Mapping[str, Any]
         "version": 1,
         "decisions": counts(caddy),
         "listeners": {name: _carried(group) for name, group in sorted(_grouped(caddy, _listener).items())},
+        "hosts": _hosts(caddy),
         "front": None if broker is None else {**_carried(front), "routes": _routes(front)},
         **_models(broker),
     }
+
+
+def _hosts(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Decisions that name a host, the most asked first; those beyond ``_MOST_HOSTS`` together, with the host None."""
+    groups = _grouped((record for record in records if record.get("host")), lambda record: str(record["host"]))
+    ordered = sorted(groups, key=lambda name: (-sum(map(weight, groups[name])), name))
+    rows: list[dict[str, Any]] = [{"host": name, **_carried(groups[name])} for name in ordered[:_MOST_HOSTS]]
+    rest = [record for name in ordered[_MOST_HOSTS:] for record in groups[name]]
+    return [*rows, {"host": None, **_carried(rest)}] if rest else rows
 
 
 def _grouped(records: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], Any]) -> dict[Any, list[Any]]:
