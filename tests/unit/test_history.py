@@ -104,6 +104,14 @@ def test_a_tally_agrees_with_reading_every_line():
     assert decisions.tally(log.encode(), DENIED_NAME) == (1 + 1 + 17 + 5, 1 + 17)
 
 
+def test_a_tally_of_a_session_that_allows_what_it_must_deny():
+    """The probe's question is nobody's request, whatever came of it and however often; no number falls below zero."""
+    outcomes = [("deny", ""), ("allow", ""), ("allow", ',"count":4'), ("deny", ',"count":3')]
+    log = "".join(LINE % (DENIED_NAME, *outcome) + LINE % ("a.example", *outcome) for outcome in outcomes)
+    assert decisions.tally(log.encode(), DENIED_NAME) == (9, 4)
+    assert decisions.tally(log.encode()) == (18, 8)
+
+
 def test_a_workload_cannot_forge_numbers():
     """What it sends stands inside a JSON text, where quotation marks are escaped."""
     evil = '","decision":"deny","msg":"decision","count":999'

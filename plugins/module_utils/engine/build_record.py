@@ -77,7 +77,8 @@ def _check(host: Host, name: str, tag: str) -> str:
 
 def reclaim(host: Host, name: str) -> None:
     """Remove throw-away containers that a killed build of this image left; the caller holds its lock."""
-    rows = host.podman.json(["ps", "--all", "--format=json", f"--filter=label={LABEL}={name}"])
-    found = [str(row["Id"]) for row in rows]
-    if found:
-        host.podman.run(["rm", "--force", "--time=0", *found], check=False)
+    for _ in range(3):  # one that ends by itself meanwhile makes Podman 4.3 fail, or remove none of them
+        rows = host.podman.json(["ps", "--all", "--format=json", f"--filter=label={LABEL}={name}"])
+        if not rows:
+            break
+        host.podman.run(["rm", "--force", "--time=0", *(str(row["Id"]) for row in rows)], check=False)
