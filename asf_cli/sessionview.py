@@ -21,6 +21,7 @@ def session(found: Mapping[str, Any], style: Style) -> list[str]:
         lines += [fit(f"  {name:<10} {safe(text, 300)}", style.width, style)] if text else []
     lines += _containers(found, style)
     lines += _decisions(found, style)
+    lines += _routed(found.get("routed"), style)
     return lines + [warning(text, style) for text in found.get("warnings") or []]
 
 
@@ -93,6 +94,34 @@ def _decisions(found: Mapping[str, Any], style: Style) -> list[str]:
         *_titled("", ("number", "decision", "reason"), reasons, style),
         *_titled("", ("allowed", "denied", "host"), hosts, style),
     ]
+
+
+def _routed(found: Any, style: Style) -> list[str]:
+    """What a gateway has counted: by rule, by reason, and what was let in or dropped most often."""
+    if not isinstance(found, Mapping):
+        return []
+    if found.get("lost"):
+        return [warning(f"the gateway's counters are lost: {found['lost']}", style)]
+    rules = [
+        (row.get("packets"), row.get("bytes"), row.get("protocol"), row.get("cidr"), _ports(row.get("ports")))
+        for row in found.get("rules") or []
+    ]
+    drops = [(row.get("packets"), row.get("reason")) for row in found.get("drops") or [] if row.get("packets")]
+    out = _titled("", ("packets", "bytes", "allowed", "network", "ports"), rules, style)
+    out += _titled("", ("packets", "dropped"), drops, style)
+    for name, title in (("flows", "new flow to"), ("denials", "dropped, to")):
+        rows = [
+            (row.get("packets"), row.get("protocol"), row.get("address"), row.get("port") or "")
+            for row in found.get(name) or []
+        ]
+        out += _titled("", ("packets", "", title, "port"), rows, style)
+        more = (found.get("more") or {}).get(name)
+        out += [f"  and {more} more"] if more else []
+    return out
+
+
+def _ports(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _titled(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], style: Style) -> list[str]:

@@ -75,6 +75,35 @@ DECISION = closed(
     },
     more=True,
 )
+_AMOUNT: Schema = {"packets": COUNT, "bytes": COUNT}
+_NOTED = closed({"protocol": TEXT, "address": TEXT, "port": maybe(COUNT), **_AMOUNT, "age_s": COUNT})
+_GATEWAY: Schema = {
+    "lost": {**maybe(TEXT), "description": "Why there are none: they lived with the gateway's namespace."},
+    "rules": {
+        **several(
+            closed(
+                {
+                    "key": TEXT,
+                    "cidr": TEXT,
+                    "protocol": {"enum": ["tcp", "udp", "icmp_echo"]},
+                    "ports": {"anyOf": [several(COUNT), {"const": "any"}]},
+                    **_AMOUNT,
+                }
+            )
+        ),
+        "description": "By rule of the manifest: packets and bytes, both ways, of the flows that it let in.",
+    },
+    "drops": several(closed({"reason": TEXT, **_AMOUNT})),
+    "control": {**maybe(closed(_AMOUNT)), "description": "Dropped on their way to network.verify's blocked port."},
+    "flows": {**several(_NOTED), "description": "Packets that began a flow, by destination, the most frequent first."},
+    "denials": {**several(_NOTED), "description": "Packets that were dropped, by destination."},
+    "more": {**by_name(COUNT), "description": "Rows of flows and denials that are not listed here."},
+    "full": {**TEXTS, "description": "Logs that were full: later destinations are counted and not noted."},
+}
+#: What a routed session's gateway has counted; null in other modes.
+ROUTED = closed(_GATEWAY)
+#: The same as evidence.
+ROUTED_FILE = closed({"version": {"const": 1}, "session": SESSION, "at": TEXT, **_GATEWAY}, {"dropped": COUNT})
 ROW = closed(
     {
         "session": SESSION,
@@ -119,6 +148,7 @@ STATUS = closed(
         "domains": TEXTS,
         "limits": by_name({}),
         "time_left_s": maybe(COUNT),
+        "routed": maybe(ROUTED),
         "decisions": by_name(by_name(COUNT)),
         "hosts": by_name(closed({"allow": COUNT, "deny": COUNT})),
         "restarts": by_name({"type": "integer"}),
@@ -282,7 +312,11 @@ SCHEMAS: dict[str, tuple[str, Schema]] = {
 def documents() -> dict[str, str]:
     """Text of each schema by its path in the repository."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    routed = {"title": "routed.json: what the gateway of a routed session has counted", **ROUTED_FILE}
     return {
-        f"docs/schemas/cli-{name}.json": json.dumps({**head, "title": title, **schema}, indent=1) + "\n"
-        for name, (title, schema) in SCHEMAS.items()
+        "docs/schemas/evidence-routed.json": json.dumps({**head, **routed}, indent=1) + "\n",
+        **{
+            f"docs/schemas/cli-{name}.json": json.dumps({**head, "title": title, **schema}, indent=1) + "\n"
+            for name, (title, schema) in SCHEMAS.items()
+        },
     }

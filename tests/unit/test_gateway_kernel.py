@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support import oracle
+from support import oracle, schemas
 from support.gateway_lab import Lab, ident, until
 from support.netns import forked
 from support.oracle import ACK, FIN, ICMP, PSH, RST, SYN, TCP, UDP, Packet, Policy
 
-from asf_lib.core import gateway, nftables
+from asf_lib.core import gateway, gateway_counts, nftables
 from asf_lib.core.topology import Cable, End
 
 CABLE = Cable(
@@ -348,3 +348,42 @@ def test_the_log_of_denials_is_bounded_and_a_full_one_changes_no_verdict():
         return [len(passed), lab.counters()["drop-unlisted"], len(lab.notes())]
 
     assert forked(work, 50) == [0, 6000, gateway.LOG_SIZE]
+
+
+def test_counters_and_logs_are_read_back_with_their_rules_and_bounds():
+    def work() -> list[Json]:
+        lab = Lab()
+        tuples = [{**row, "key": f"network.allow[{index}]"} for index, row in enumerate(_WEB.tuples)]
+        control = {"address": "8.8.8.9", "port": 80, "blocked_port": 22}
+        lab.load(gateway.rules(CABLE, "tap0", oracle.UPLINK, oracle.OWN, tuples[1:], control))
+        for number, port in enumerate((53, 53, 54)):
+            lab.send(lab.agent, Packet(number, "8.8.8.8", UDP, next(lab.ports), port, data=b"x"))
+        lab.send(lab.agent, Packet(9, "8.8.8.9", TCP, next(lab.ports), 22))
+        lab.send(lab.agent, Packet(10, "8.8.8.9", 50))
+        until(lambda: lab.counters()["drop-unlisted"] == 3)
+        return [gateway_counts.told(lab.listing(), tuples[1:]), gateway_counts.told(lab.listing(), tuples[1:], 2)]
+
+    whole, cut = forked(work, 30)
+    assert whole["rules"] == [{**_WEB.tuples[1], "key": "network.allow[1]", "packets": 2, "bytes": 58}]
+    drops = {r["reason"]: r["packets"] for r in whole["drops"] if r["packets"] and r["reason"] != "output"}
+    assert drops == {"unlisted": 3} and len(whole["drops"]) == len(gateway.REASONS)
+    assert whole["control"] == {"packets": 1, "bytes": 40}
+    rows = [(r["protocol"], r["address"], r["port"], r["packets"]) for r in whole["flows"] + whole["denials"]]
+    assert rows == [
+        ("udp", "8.8.8.8", 53, 2),
+        ("esp", "8.8.8.9", None, 1),
+        ("tcp", "8.8.8.9", 22, 1),
+        ("udp", "8.8.8.8", 54, 1),
+    ]
+    assert all(0 <= r["age_s"] < 60 for r in whole["flows"] + whole["denials"])
+    assert whole["more"] == {"flows": 0, "denials": 0} and whole["full"] == [] and whole["lost"] is None
+    assert len(cut["denials"]) == 2 and cut["more"] == {"flows": 0, "denials": 1}
+    file = {"version": 1, "session": "a.b", "at": "2026-01-31T12:00:00Z", **whole}
+    assert schemas.problems(file, "evidence-routed") == []
+
+
+def test_a_listing_that_is_not_the_gateways_is_no_counter():
+    with pytest.raises(KeyError):
+        gateway_counts.told([{"counter": {"name": "allow-0", "packets": 1, "bytes": 1}}], [])
+    lost = {"version": 1, "session": "a.b", "at": "x", **gateway_counts.lost("it was dead")}
+    assert schemas.problems(lost, "evidence-routed") == []

@@ -109,9 +109,18 @@ def _documents(text: str) -> dict[str, Any]:
         "decisions.jsonl": [{**record, "decision": decision} for decision in ("allow", "deny", text)],
         "supervisor.jsonl": [{"role": text, "ts": text, "event": text, "status": text, "start": 1}],
         "usage.json": usage,
+        "routed.json": _routed(text),
         "cleanup.json": {"at": text, "actions": [text], "left": [text], "containers": {text: container}},
         "chain.json": {"session": text, "run": text, "entries": [entry]},
     }
+
+
+def _routed(text: str) -> dict[str, Any]:
+    row = {"packets": text, "bytes": text}
+    rule = {"key": text, "cidr": text, "protocol": text, "ports": [text], **row}
+    noted = {"protocol": text, "address": text, "port": text, **row}
+    drops = [{"reason": text, "packets": 3, "bytes": 9}]
+    return {"lost": None, "rules": [rule], "drops": drops, "flows": [noted], "denials": [noted], "full": [text]}
 
 
 def _page(documents: dict[str, Any]) -> tuple[str, Page]:

@@ -22,6 +22,7 @@ FILES = (
     "decisions.jsonl",
     "supervisor.jsonl",
     "usage.json",
+    "routed.json",
     "cleanup.json",
     "report.html",
     "junit.xml",

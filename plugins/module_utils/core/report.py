@@ -57,6 +57,7 @@ def summary(documents: Mapping[str, Any]) -> Json:
         "verification": _verification(documents.get("verification.json")),
         "decisions": decided(documents),
         "usage": documents.get("usage.json"),
+        "routed": documents.get("routed.json"),
         "containers": dict(mapping(cleanup.get("containers"))),
         "restarts": restarts(rows(documents.get("supervisor.jsonl"))),
         "actions": _texts(cleanup.get("actions"))[:MAX_ACTIONS],

@@ -34,6 +34,7 @@ def render(documents: Mapping[str, Any]) -> bytes:
         _section("Topology", report_svg.render(plan) + _network(plan)),
         _section("Probes", _probes(documents, told)),
         _section("Decisions", _decisions(documents, told)),
+        *([_section("Gateway", _gateway(told))] if told["routed"] else []),
         _section("Usage", _usage(told)),
         _section("Repositories", _repositories(plan)),
         _section("Cleanup", _cleanup(documents, told)),
@@ -266,6 +267,39 @@ def _destination(row: Mapping[str, Any]) -> tuple[object, ...]:
     carried = (_bytes(row["up"]), _bytes(row["down"]), *times)
     what = (row["listener"], row["destination"], row["port"], _Whole(row["reason"]), row["count"])
     return (_Mark(row["decision"]), *what, *carried)
+
+
+def _gateway(told: Mapping[str, Any]) -> str:
+    found = mapping(told["routed"])
+    if found.get("lost"):
+        return _note(f"Its counters are lost: {found['lost']}")
+    allowed = [
+        (row.get("key"), row.get("cidr"), row.get("protocol"), _ports(row.get("ports")), *_amounts(row))
+        for row in rows(found.get("rules"))
+    ]
+    dropped = [(row.get("reason"), *_amounts(row)) for row in rows(found.get("drops")) if number(row.get("packets"))]
+    parts = [_table(("rule", "network", "protocol", "ports", "packets#", "bytes#"), allowed[:MAX_EVENTS])]
+    parts.append(
+        _table(("dropped because", "packets#", "bytes#"), dropped) if dropped else _note("Nothing was dropped.")
+    )
+    for title, name in (("New flows", "flows"), ("What was dropped, by destination", "denials")):
+        lines = [
+            (row.get("protocol"), row.get("address"), row.get("port"), *_amounts(row)) for row in rows(found.get(name))
+        ]
+        if lines:
+            table = _table(("protocol", "address", "port", "packets#", "bytes#"), lines[:MAX_EVENTS])
+            parts.append(_folded(f"{title} ({len(lines)})", table))
+    if found.get("full"):
+        parts.append(_note("The log of flows or denials was full: what came later is counted and not noted."))
+    return "".join(parts)
+
+
+def _ports(value: Any) -> str:
+    return ", ".join(str(port) for port in value[:MAX_EVENTS]) if isinstance(value, list) else str(value)
+
+
+def _amounts(row: Mapping[str, Any]) -> tuple[object, object]:
+    return row.get("packets"), _bytes(row.get("bytes"))
 
 
 def _usage(told: Mapping[str, Any]) -> str:

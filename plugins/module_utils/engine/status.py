@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 from ..core import decisions, history
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
-from . import evidencefs, inventory, logs, state
+from . import counters, evidencefs, inventory, logs, state
 from .dirs import Env
 from .podman import Podman
 from .state import Record
@@ -23,6 +23,8 @@ ROW = (
 )
 #: Hosts that are told by name.
 _HOSTS = 20
+#: Flows and denials of a gateway that are told one by one.
+_ROWS = 20
 
 
 def sessions(podman: Podman, env: Env = None) -> list[dict[str, Any]]:
@@ -168,6 +170,7 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "plan": record.get("plan"),
         "plan_digest": record.get("plan_digest") or labels.get("asf.plan"),
         "warnings": plan.get("warnings", []),
+        "routed": counters.of(plan, containers, _ROWS),
         **_granted(plan, record),
         **_logs(podman, containers),
     }

@@ -20,7 +20,7 @@ from ..core.errors import AsfError, EngineError
 from ..core.lifecycle import Container, Removal, Survey
 from ..core.redact import Redactor
 from ..core.roles import SERVICES
-from . import gathering, inventory, procs, reporting, signals, state
+from . import counters, gathering, inventory, procs, reporting, signals, state
 from .dirs import Env
 from .evidencefs import Evidence, seal, seal_unchained
 from .podman import Call, Podman, Result
@@ -136,6 +136,20 @@ def _collect(
         return
     report.containers, report.decisions, report.restarts = kept.containers, kept.decisions, kept.restarts
     report.actions += kept.notes
+
+
+def _count(services: Sequence[Container], evidence: Evidence, report: Report) -> None:
+    """Keep what a gateway has counted, while its namespace is there. What a first teardown kept stays."""
+    plan = (evidence.read("plan.json") or {}).get("plan") or {}
+    found = counters.of(plan, services)
+    if found is None or (found["lost"] and evidence.read("routed.json")):
+        return
+    if found["lost"]:
+        report.actions.append(f"the gateway's counters are lost: {found['lost']}")
+    try:
+        evidence.write("routed.json", {"version": 1, "session": report.session, "at": state.now(), **found})
+    except AsfError as error:
+        report.actions.append(f"evidence not complete: {error.message}")
 
 
 def _calls(rest: Removal, attempt: int) -> list[Call]:
@@ -288,6 +302,8 @@ def _take_down(
     services = [one for one in found.containers if one.role in SERVICES]
     with _timed(report, "stop"):
         _end(agents, living, _AGENT_SIGNALS, AGENT_GRACE, report)
+        if evidence is not None:
+            _count(services, evidence, report)
         _end(services, living, (signal.SIGTERM,), SERVICE_GRACE, report)
     with _timed(report, "collect"):
         if evidence is not None:

@@ -50,6 +50,28 @@ def test_a_session_tells_everything_and_nothing_escapes():
     assert "\\x1b]52" in text and "2 denied" in text and "warning: limits.cpus" in text
 
 
+ROUTED = {
+    "lost": None,
+    "rules": [
+        {"key": "network.allow[0]", "cidr": EVIL, "protocol": "tcp", "ports": [22, 80], "packets": 7, "bytes": 900}
+    ],
+    "drops": [{"reason": "unlisted", "packets": 3, "bytes": 180}, {"reason": "source", "packets": 0, "bytes": 0}],
+    "flows": [{"protocol": "tcp", "address": EVIL, "port": 22, "packets": 1, "bytes": 60, "age_s": 5}],
+    "denials": [{"protocol": "icmp", "address": "8.8.8.8", "port": None, "packets": 3, "bytes": 180, "age_s": 5}],
+    "more": {"flows": 12, "denials": 0},
+}
+
+
+def test_a_gateway_tells_what_it_let_through_and_what_it_dropped():
+    lines = sessionview.session({**FOUND, "routed": ROUTED}, PLAIN)
+    text = "\n".join(lines)
+    assert harmless(lines) and "22,80" in text and "unlisted" in text and "source" not in text
+    assert "and 12 more" in text and "icmp" in text
+    lines = sessionview.session({**FOUND, "routed": {"lost": f"dead {EVIL}"}}, PLAIN)
+    assert harmless(lines) and any("the gateway's counters are lost: dead" in line for line in lines)
+    assert max(map(len, sessionview.session({**FOUND, "warnings": [], "routed": ROUTED}, NARROW))) <= 40
+
+
 def test_forty_columns():
     for lines in (
         sessionview.session({**FOUND, "warnings": []}, NARROW),
