@@ -84,13 +84,9 @@ func execRole(args []string, _ atStart) int {
 	if err != nil || len(rest) < 2 || rest[0] != "--" {
 		return usage()
 	}
-	plan, err := readPlan(path)
-	if err != nil {
-		return complain(exitPlan, "plan: %v", err)
-	}
-	token, err := readToken(plan)
-	if err != nil {
-		return complain(exitPlan, "token: %v", err)
+	plan, token, code := readInputs(path)
+	if plan == nil {
+		return code
 	}
 	if err := harden(); err != nil {
 		return complain(exitInternal, "cannot confine itself: %v", err)

@@ -6,6 +6,7 @@
 //	gate supervise NAME [--while INTERFACE] -- CMD [ARG...]
 //	                                    PID 1 of Caddy and of the broker: restart CMD, reap; stop on request, and when
 //	                                    the cable to who needs it is gone
+//	gate hold NAME --while INTERFACE    PID 1 of the gateway: hold its namespace until the cable is gone; start nothing
 //	gate probe [--plan FILE]            the inside probes on a live session; one JSON report on standard output
 //	gate exec [--plan FILE] -- CMD ...  replace itself by CMD with the planned environment
 //	gate version
@@ -41,6 +42,7 @@ const protocolVersion = 1
 var roles = map[string]func(args []string, at atStart) int{
 	"run":       runRole,
 	"supervise": superviseRole,
+	"hold":      holdRole,
 	"probe":     probeRole,
 	"exec":      execRole,
 	"version":   versionRole,
@@ -56,7 +58,7 @@ func main() {
 
 func usage() int {
 	fmt.Fprintln(os.Stderr, "usage: gate run [--plan FILE] | supervise NAME [--while INTERFACE] -- CMD [ARG...] |"+
-		" probe [--plan FILE] | exec [--plan FILE] -- CMD [ARG...] | version")
+		" hold NAME --while INTERFACE | probe [--plan FILE] | exec [--plan FILE] -- CMD [ARG...] | version")
 	return exitUsage
 }
 

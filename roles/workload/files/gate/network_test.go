@@ -308,7 +308,9 @@ func TestProbesAreBoundedAndMayBreak(t *testing.T) {
 
 func TestEveryCheckIsDefinedAndMade(t *testing.T) {
 	in := &inside{role: "run", plan: &Plan{Probes: Probes{Unreach: []string{"x"}, Reach: []string{"x"}, Closed: []string{"x"},
-		DNS: []string{"x"}, Allow: &ProxyTarget{}, Deny: &ProxyTarget{}, TLS: &TLSTarget{Allow: "x"}, Front: &FrontTarget{}}}}
+		DNS: []string{"x"}, Allow: &ProxyTarget{}, Deny: &ProxyTarget{}, TLS: &TLSTarget{Allow: "x"}, Front: &FrontTarget{},
+
+		Routed: &Routed{UDP: []string{"x"}, ICMP: []string{"x"}}}}}
 	made := map[string]bool{}
 	for _, p := range probesFor(in) {
 		for _, id := range p.ids {

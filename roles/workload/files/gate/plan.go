@@ -57,6 +57,7 @@ type Probes struct {
 	Front     *FrontTarget `json:"front"`
 	Deny      *ProxyTarget `json:"deny"`
 	TLS       *TLSTarget   `json:"tls"`
+	Routed    *Routed      `json:"routed"`
 	Mounts    []Mount      `json:"mounts"`
 	Gone      []string     `json:"gone"`
 }
@@ -72,6 +73,19 @@ type TLSTarget struct {
 	Addr  string `json:"addr"`
 	Allow string `json:"allow"`
 	Deny  string `json:"deny"`
+}
+
+// Routed is what the probes of routed mode compare with. Allowed and Blocked are two ports of one host, of which the
+// rules allow one. UDP ("IPv4:port") and ICMP ("IPv4") hold one target for each rule of that kind, Silent the gateway's
+// own ports, Routes the declared CIDRs, Via the gateway's end of the cable.
+type Routed struct {
+	Allowed string   `json:"allowed"`
+	Blocked string   `json:"blocked"`
+	UDP     []string `json:"udp"`
+	ICMP    []string `json:"icmp"`
+	Silent  []string `json:"silent"`
+	Routes  []string `json:"routes"`
+	Via     string   `json:"via"`
 }
 
 // FrontTarget is the inference front's control resource.
@@ -204,6 +218,11 @@ func (pr *Probes) check() error {
 	if pr.Front != nil {
 		lists["front.addr"] = []string{pr.Front.Addr}
 	}
+	if pr.Routed != nil {
+		if err := pr.Routed.check(); err != nil {
+			return err
+		}
+	}
 	for key, list := range lists {
 		for _, a := range list {
 			if _, err := netip.ParseAddrPort(a); err != nil {
@@ -218,6 +237,26 @@ func (pr *Probes) check() error {
 	}
 	if pr.Front != nil && (!plainWord(pr.Front.Path) || pr.Front.Path[0] != '/') {
 		return fmt.Errorf("probes.front: path %q", pr.Front.Path)
+	}
+	return nil
+}
+
+func (r *Routed) check() error {
+	ends := append([]string{r.Allowed, r.Blocked}, r.UDP...)
+	for _, a := range append(ends, r.Silent...) {
+		if ap, err := netip.ParseAddrPort(a); err != nil || !ap.Addr().Is4() {
+			return fmt.Errorf("probes.routed: %q is not IPv4:port", a)
+		}
+	}
+	for _, a := range append([]string{r.Via}, r.ICMP...) {
+		if ip, err := netip.ParseAddr(a); err != nil || !ip.Is4() {
+			return fmt.Errorf("probes.routed: %q is not an IPv4 address", a)
+		}
+	}
+	for _, cidr := range r.Routes {
+		if net, err := netip.ParsePrefix(cidr); err != nil || !net.Addr().Is4() || net.Bits() == 0 {
+			return fmt.Errorf("probes.routed: %q is not an IPv4 network, or is every address", cidr)
+		}
 	}
 	return nil
 }

@@ -119,23 +119,11 @@ func examine(in *inside) *Report {
 
 // probeRole prints one report. It succeeds when it could probe, whatever the verdicts are: the host judges.
 func probeRole(args []string, at atStart) int {
-	path, rest, err := planArgs(args)
-	if err != nil || len(rest) > 0 {
-		return usage()
+	in, code := prepare(args, at, "probe")
+	if in == nil {
+		return code
 	}
-	if err := harden(); err != nil {
-		return complain(exitInternal, "cannot confine itself: %v", err)
-	}
-	plan, err := readPlan(path)
-	if err != nil {
-		return complain(exitPlan, "plan: %v", err)
-	}
-	token, err := readToken(plan)
-	if err != nil {
-		return complain(exitPlan, "token: %v", err)
-	}
-	report := examine(&inside{plan: plan, token: token, at: at, role: "probe"})
-	if _, err := os.Stdout.Write(report.line()); err != nil {
+	if _, err := os.Stdout.Write(examine(in).line()); err != nil {
 		return complain(exitInternal, "report: %v", err)
 	}
 	return 0

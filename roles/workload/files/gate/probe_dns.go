@@ -28,6 +28,16 @@ func probeDNS(ctx context.Context, in *inside) Check {
 
 // dnsWord sends one query and waits dnsSilence for any answer.
 func dnsWord(ctx context.Context, network, addr string) string {
+	query := dnsQuery
+	if network == "tcp" {
+		query = append([]byte{0, byte(len(dnsQuery))}, dnsQuery...)
+	}
+	return askWord(ctx, dnsSilence, network, addr, query)
+}
+
+// askWord sends one question and waits so long for any answer: "answered", "silent" (or, over TCP, "connected"), or an
+// error's name.
+func askWord(ctx context.Context, silence time.Duration, network, addr string, question []byte) string {
 	ctx, cancel := context.WithTimeout(ctx, dialBound)
 	defer cancel()
 	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -35,20 +45,16 @@ func dnsWord(ctx context.Context, network, addr string) string {
 		return errorWord(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(dnsSilence))
-	query := dnsQuery
-	if network == "tcp" {
-		query = append([]byte{0, byte(len(dnsQuery))}, dnsQuery...)
-	}
-	if _, err := c.Write(query); err != nil {
+	c.SetDeadline(time.Now().Add(silence))
+	if _, err := c.Write(question); err != nil {
 		return errorWord(err)
 	}
-	n, err := c.Read(make([]byte, 512))
+	n, err := c.Read(make([]byte, 1500))
 	switch {
 	case n > 0:
 		return "answered"
 	case network == "tcp":
-		return "connected" // something listens, whatever it does with the query
+		return "connected" // something listens, whatever it does with the question
 	case errorWord(err) == "timeout":
 		return "silent"
 	}

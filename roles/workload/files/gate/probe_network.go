@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 func networkProbes(in *inside) []probe {
@@ -36,12 +37,16 @@ func networkProbes(in *inside) []probe {
 			list = append(list, o.probe)
 		}
 	}
-	return list
+	return append(list, routedProbes(pr.Routed)...)
 }
 
 // dialWord connects and hangs up; the answer is one word.
 func dialWord(ctx context.Context, network, addr string) string {
-	ctx, cancel := context.WithTimeout(ctx, dialBound)
+	return dialWithin(ctx, dialBound, network, addr)
+}
+
+func dialWithin(ctx context.Context, bound time.Duration, network, addr string) string {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err == nil {
@@ -77,8 +82,10 @@ func judgeWords(id string, words []string, verdictOf func(addr, kind, word strin
 		switch v := verdictOf(left[:slash], left[slash+1:], word); {
 		case v == fail:
 			c.Verdict, c.Reason = fail, w
-		case v == inconclusive && c.Verdict == pass:
+		case v == inconclusive && c.Verdict != fail:
 			c.Verdict, c.Reason = inconclusive, w
+		case v == warn && c.Verdict == pass:
+			c.Verdict, c.Reason = warn, w
 		}
 	}
 	return c

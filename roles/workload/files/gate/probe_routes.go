@@ -25,12 +25,15 @@ func probeLinks(_ context.Context, in *inside) Check {
 			names = append(names, l.Name)
 		}
 	}
-	want := "lo"
-	if len(in.plan.Probes.peers()) > 0 {
-		want = "lo,eth0"
+	pr, want := &in.plan.Probes, []string{"lo"}
+	if len(pr.peers()) > 0 {
+		want = append(want, "eth0")
 	}
-	got := strings.Join(names, ",")
-	return Check{ID: "net-links", Got: "up=" + got, Verdict: verdictIf(got == want)}
+	if pr.Routed != nil {
+		want = append(want, "eth1")
+	}
+	got, planned := strings.Join(names, ","), strings.Join(want, ",")
+	return Check{ID: "net-links", Got: "up=" + got, Verdict: verdictIf(got == planned)}
 }
 
 // probeRoutes reads every table and both families by netlink: /proc/net/route shows the main table of IPv4 alone.
@@ -43,16 +46,16 @@ func probeRoutes(_ context.Context, in *inside) Check {
 	if err != nil {
 		return Check{ID: "net-routes", Verdict: inconclusive, Reason: err.Error()}
 	}
-	peers, got, problems := in.plan.Probes.peers(), []string{}, []string{}
+	planned, got, problems := in.plan.Probes.routes(), []string{}, []string{}
 	for _, r := range routes {
 		got = append(got, r.word())
-		if host, ok := strings.CutSuffix(r.dst, "/32"); !ok || !peers[host] || r.via != "" {
+		if via, ok := planned[r.dst]; !ok || r.via != via {
 			problems = append(problems, r.dst)
 		}
 	}
-	for peer := range peers {
-		if !strings.Contains(" "+strings.Join(got, " "), " "+peer+"/32,") {
-			problems = append(problems, "missing "+peer)
+	for dst := range planned {
+		if !strings.Contains(" "+strings.Join(got, " "), " "+dst+",") {
+			problems = append(problems, "missing "+dst)
 		}
 	}
 	if own == 0 { // the kernel keeps some for loopback: without them, nothing was listed at all
@@ -62,6 +65,21 @@ func probeRoutes(_ context.Context, in *inside) Check {
 	head := []string{fmt.Sprintf("routes=%d", len(got)), fmt.Sprintf("own=%d", own)}
 	return Check{ID: "net-routes", Got: strings.Join(append(head, got...), " "),
 		Verdict: verdictIf(len(problems) == 0), Reason: strings.Join(problems, "; ")}
+}
+
+// routes maps every planned destination to the address that it goes through, "" for the peers of cables.
+func (pr *Probes) routes() map[string]string {
+	planned := map[string]string{}
+	for peer := range pr.peers() {
+		planned[peer+"/32"] = ""
+	}
+	if pr.Routed != nil {
+		for _, cidr := range pr.Routed.Routes {
+			planned[cidr] = pr.Routed.Via
+		}
+		planned[pr.Routed.Via+"/32"] = ""
+	}
+	return planned
 }
 
 // route is one entry of a routing table, except what the kernel itself keeps in the local table for own addresses.

@@ -13,26 +13,15 @@ import (
 
 // runRole is the life of a workload's PID 1: confine itself, read the plan, listen, probe, report, wait, start, reap.
 func runRole(args []string, at atStart) int {
-	path, rest, err := planArgs(args)
-	if err != nil || len(rest) > 0 {
-		return usage()
-	}
-	if err := harden(); err != nil {
-		return complain(exitInternal, "cannot confine itself: %v", err)
-	}
-	plan, err := readPlan(path)
-	if err != nil {
-		return complain(exitPlan, "plan: %v", err)
-	}
-	token, err := readToken(plan)
-	if err != nil {
-		return complain(exitPlan, "token: %v", err)
-	}
-	signals := watchSignals()
-	if code, ok := waitForGo(&inside{plan: plan, token: token, at: at, role: "run"}, signals); !ok {
+	in, code := prepare(args, at, "run")
+	if in == nil {
 		return code
 	}
-	return startWorkload(plan, token, signals)
+	signals := watchSignals()
+	if code, ok := waitForGo(in, signals); !ok {
+		return code
+	}
+	return startWorkload(in.plan, in.token, signals)
 }
 
 // watched are the two streams of signals; SIGCHLD has its own, so that no flood of others can make it be missed.

@@ -93,3 +93,64 @@ func closeOnExec() error {
 	}
 	return nil
 }
+
+// prepare is how a process that probes begins: "[--plan FILE]" and nothing else, confined before it reads anything. It
+// returns nil and an exit code when it cannot go on.
+func prepare(args []string, at atStart, role string) (*inside, int) {
+	path, rest, err := planArgs(args)
+	if err != nil || len(rest) > 0 {
+		return nil, usage()
+	}
+	if err := harden(); err != nil {
+		return nil, complain(exitInternal, "cannot confine itself: %v", err)
+	}
+	plan, token, code := readInputs(path)
+	if plan == nil {
+		return nil, code
+	}
+	return &inside{plan: plan, token: token, at: at, role: role}, 0
+}
+
+// readInputs reads the plan and the token that it names; nil and an exit code when it cannot.
+func readInputs(path string) (*Plan, string, int) {
+	plan, err := readPlan(path)
+	if err != nil {
+		return nil, "", complain(exitPlan, "plan: %v", err)
+	}
+	token, err := readToken(plan)
+	if err != nil {
+		return nil, "", complain(exitPlan, "token: %v", err)
+	}
+	return plan, token, 0
+}
+
+// serviceArgs reads NAME [--while INTERFACE], with which every enforcer's PID 1 begins.
+func serviceArgs(args []string) (name, cable string, rest []string, ok bool) {
+	if len(args) == 0 || args[0] == "" || strings.HasPrefix(args[0], "--") {
+		return "", "", nil, false
+	}
+	name, rest = args[0], args[1:]
+	if len(rest) >= 2 && rest[0] == "--while" {
+		cable, rest = rest[1], rest[2:]
+	}
+	return name, cable, rest, true
+}
+
+// beginService is how PID 1 of an enforcer begins: confined, and with an eye on the cable without which it has nothing
+// to do (nil when it names none). It returns an exit code other than 0 when it cannot go on.
+func beginService(cable string) (<-chan struct{}, int) {
+	if err := harden(); err != nil {
+		return nil, complain(exitInternal, "cannot confine itself: %v", err)
+	}
+	// The execute-only program made this process undumpable; here nobody is to be kept out, and the operator's own
+	// `podman exec` needs access to its namespaces (prctl(2), PR_SET_DUMPABLE).
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 1, 0)
+	if cable == "" {
+		return nil, 0
+	}
+	gone, err := watchCable(cable)
+	if err != nil {
+		return nil, complain(exitInternal, "cannot watch its cable: %v", err)
+	}
+	return gone, 0
+}

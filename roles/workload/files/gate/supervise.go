@@ -48,13 +48,11 @@ type supervisor struct {
 
 // superviseArgs reads NAME [--while INTERFACE] -- CMD [ARG...].
 func superviseArgs(args []string) (name, cable string, argv []string, ok bool) {
-	if len(args) >= 3 && args[1] == "--while" {
-		cable, args = args[2], append([]string{args[0]}, args[3:]...)
-	}
-	if len(args) < 3 || args[1] != "--" || args[0] == "" {
+	name, cable, rest, ok := serviceArgs(args)
+	if !ok || len(rest) < 2 || rest[0] != "--" {
 		return "", "", nil, false
 	}
-	return args[0], cable, args[2:], true
+	return name, cable, rest[1:], true
 }
 
 func superviseRole(args []string, _ atStart) int {
@@ -62,20 +60,11 @@ func superviseRole(args []string, _ atStart) int {
 	if !ok {
 		return usage()
 	}
-	if err := harden(); err != nil {
-		return complain(exitInternal, "cannot confine itself: %v", err)
+	gone, code := beginService(cable)
+	if code != 0 {
+		return code
 	}
-	// The execute-only program made this process undumpable; here nobody is to be kept out, and the operator's own
-	// `podman exec` needs access to its namespaces (prctl(2), PR_SET_DUMPABLE).
-	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 1, 0)
-	s := &supervisor{name: name, argv: argv, out: os.Stdout, signals: watchSignals(), cable: cable}
-	if cable != "" {
-		gone, err := watchCable(cable)
-		if err != nil {
-			return complain(exitInternal, "cannot watch its cable: %v", err)
-		}
-		s.gone = gone
-	}
+	s := &supervisor{name: name, argv: argv, out: os.Stdout, signals: watchSignals(), cable: cable, gone: gone}
 	return s.run()
 }
 
