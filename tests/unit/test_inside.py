@@ -36,8 +36,21 @@ PLAN = {
             {"target": "/workspace/repos/ro", "type": "", "rw": False},
         ],
         "gone": [],
+        "routed": {
+            "allowed": "192.0.2.1:22",
+            "blocked": "192.0.2.1:23",
+            "udp": ["192.0.2.1:53"],
+            "icmp": ["192.0.2.1"],
+            "silent": ["198.18.0.9:80"],
+            "routes": ["192.0.2.0/24"],
+            "via": "198.18.0.9",
+        },
     },
 }
+ROUTES = (
+    "198.18.0.1/32,via:-,dev:2,table:254 198.18.0.9/32,via:-,dev:3,table:254"
+    " 192.0.2.0/24,via:198.18.0.9,dev:3,table:254"
+)
 V6 = "[2001:db8::1]:443"
 GOOD = {
     "pid1": "1",
@@ -60,9 +73,14 @@ GOOD = {
     "sock-netlink": "refused=31/31",
     "sock-raw": "ENOSYS",
     "sock-pair": "refused=4/4",
-    "net-links": "up=lo,eth0",
+    "net-links": "up=lo,eth0,eth1",
     "loopback": "tcp=connected udp=answered",
-    "net-routes": "routes=1 own=4 198.18.0.1/32,via:-,dev:2,table:254",
+    "net-routes": f"routes=3 own=4 {ROUTES}",
+    "routed-allow": "192.0.2.1:22/tcp=connected",
+    "routed-block": "192.0.2.1:23/tcp=timeout",
+    "routed-udp": "192.0.2.1:53/udp=answered",
+    "routed-icmp": "192.0.2.1/icmp=answered",
+    "gateway-silent": "198.18.0.9:80/tcp=timeout 198.18.0.9:80/udp=silent 198.18.0.9/icmp=silent",
     "no-ipv6": "addresses=0",
     "unreach": "198.51.100.1:443/tcp=ENETUNREACH 198.51.100.1:443/udp=ENETUNREACH 198.51.100.1:443/icmp=socket-EACCES"
     f" {V6}/tcp=EADDRNOTAVAIL {V6}/udp=EADDRNOTAVAIL {V6}/icmp=socket-EACCES",
@@ -153,17 +171,29 @@ def test_every_probe_can_fail_and_be_missed(row):
         ("sock-highbits", "refused=3/4 audit=ok", "fail"),
         ("sock-families", "refused=0/0", "fail"),
         ("sock-raw", "ok", "fail"),
-        ("net-links", "up=lo,eth0,eth1", "fail"),
+        ("net-links", "up=lo,eth0", "fail"),
+        ("net-links", "up=lo,eth0,eth1,x0", "fail"),
         ("net-links", "up=", "fail"),
         ("net-routes", "routes=0 own=4", "fail"),
+        ("net-routes", f"routes=4 own=4 {ROUTES} 0.0.0.0/0,via:198.18.0.1,dev:2,table:254", "fail"),
+        ("net-routes", f"routes=4 own=4 {ROUTES} 198.18.0.5/32,via:-,dev:2,table:77", "fail"),
+        ("net-routes", f"routes=4 own=4 {ROUTES}", "fail"),
         (
             "net-routes",
-            "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 0.0.0.0/0,via:198.18.0.1,dev:2,table:254",
+            "routes=3 own=4 " + ROUTES.replace("192.0.2.0/24,via:198.18.0.9", "192.0.2.0/24,via:198.18.0.1"),
             "fail",
         ),
-        ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254 198.18.0.5/32,via:-,dev:2,table:77", "fail"),
-        ("net-routes", "routes=2 own=4 198.18.0.1/32,via:-,dev:2,table:254", "fail"),
-        ("net-routes", "routes=1 own=4 198.18.0.1/32,via:9.9.9.9,dev:2,table:254", "fail"),
+        ("net-routes", "routes=3 own=4 " + ROUTES.replace("192.0.2.0/24", "192.0.0.0/16"), "fail"),
+        ("net-routes", "routes=3 own=4 " + ROUTES.replace("198.18.0.1/32,via:-", "198.18.0.1/32,via:9.9.9.9"), "fail"),
+        ("routed-allow", "192.0.2.1:22/tcp=ECONNREFUSED", "inconclusive"),
+        ("routed-allow", "192.0.2.9:22/tcp=connected", "inconclusive"),
+        ("routed-block", "192.0.2.1:23/tcp=connected", "fail"),
+        ("routed-block", "192.0.2.1:23/tcp=ENETUNREACH", "inconclusive"),
+        ("routed-udp", "192.0.2.1:53/udp=ENETUNREACH", "inconclusive"),
+        ("routed-icmp", "192.0.2.1/icmp=socket-EACCES", "inconclusive"),
+        ("gateway-silent", GOOD["gateway-silent"].replace("80/tcp=timeout", "80/tcp=ECONNREFUSED"), "fail"),
+        ("gateway-silent", GOOD["gateway-silent"].replace("/icmp=silent", "/icmp=answered"), "fail"),
+        ("gateway-silent", GOOD["gateway-silent"].replace(" 198.18.0.9/icmp=silent", ""), "inconclusive"),
         ("no-ipv6", "addresses=1", "fail"),
         ("unreach", GOOD["unreach"].replace("tcp=ENETUNREACH", "tcp=timeout"), "fail"),
         ("unreach", GOOD["unreach"].replace("udp=ENETUNREACH", "udp=connected"), "fail"),
@@ -230,6 +260,13 @@ def test_an_upstream_that_is_down_warns_and_does_not_deny():
         assert bad(report(tls_allow={"got": word, "verdict": "warn"})) == {"tls-allow": "warn"}
 
 
+def test_what_nobody_answered_is_said_to_be_inconclusive_and_stops_nothing():
+    silent = report(routed_udp="192.0.2.1:53/udp=silent", routed_icmp="192.0.2.1/icmp=silent")
+    assert bad(silent) == {"routed-udp": "warn", "routed-icmp": "warn"}
+    texts = [r["evidence"] for r in inside.judge(silent, PLAN) if r["verdict"] == "warn"]
+    assert all(text.startswith("inconclusive: nobody answered") for text in texts)
+
+
 def test_only_the_reach_half_may_warn():
     assert bad(report(caps={"verdict": "warn"})) == {"caps": "inconclusive"}
 
@@ -238,6 +275,8 @@ def test_denials_count_only_beside_their_control():
     dead = f"{L1}/tcp=ENETUNREACH {L2}/tcp=ENETUNREACH"
     assert bad(report(reach=dead)) == {k: "inconclusive" for k in ("reach", "unreach", "closed", "dns-silent")}
     assert bad(report(front_control="ECONNREFUSED")) == {k: "inconclusive" for k in ("front-control", "front-refuses")}
+    closed = bad(report(routed_allow="192.0.2.1:22/tcp=ECONNREFUSED"))
+    assert closed == {k: "inconclusive" for k in ("routed-allow", "routed-block", "gateway-silent")}
     refused = bad(report(proxy_allow="timeout"))
     assert refused["proxy-deny"] == refused["tls-deny"] == "inconclusive"
     assert bad(report(sock_control="unix=ENOSYS inet=ok inet6=ok netlink=ok"))["sock-vsock"] == "inconclusive"
@@ -351,7 +390,7 @@ def test_net_raw_opens_raw_sockets_and_holds_one_capability():
 
 def test_without_cables_there_is_no_link_and_no_route():
     plan = copy.deepcopy(PLAN)
-    plan["probes"].update(reach=[], closed=[], dns=[], allow=None, deny=None, tls=None, front=None)
+    plan["probes"].update(reach=[], closed=[], dns=[], allow=None, deny=None, tls=None, front=None, routed=None)
     rep = report(net_links="up=lo", net_routes="routes=0 own=4")
     assert bad(rep, plan) == {}
     assert not {"reach", "proxy-deny", "front-control"} & set(verdicts(rep, plan))

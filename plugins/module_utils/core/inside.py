@@ -90,7 +90,12 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("sock-raw", 1, "raw sockets are refused by the filter (open with NET_RAW)", rules.raw_socket),
     Inside("sock-pair", 1, "socketpair is refused for every family but UNIX", rules.exactly("refused=4/4")),
     Inside("net-links", 2, "the only links up are lo and the planned cables", rules.links),
-    Inside("net-routes", 2, "the only routes are to the cable's peer, in every table, both families", rules.routes),
+    Inside(
+        "net-routes",
+        2,
+        "the only routes are to the cables' peers and to declared networks, in every table, both families",
+        rules.routes,
+    ),
     Inside("no-ipv6", 2, "no IPv6 address", rules.exactly("addresses=0")),
     Inside("loopback", 3, "the probes see a connection and an answer over loopback", rules.loopback),
     Inside(
@@ -128,6 +133,35 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("tls-deny", 2, "an undeclared server name is refused by policy", rules.tls_deny, asked="tls"),
     Inside("front-control", 3, "the front knows the session token", rules.front, asked="front"),
     Inside("front-refuses", 4, "the front refuses no token and a wrong token", rules.front_refuses, asked="front"),
+    Inside(
+        "routed-allow",
+        3,
+        "the allowed port of the control is reached",
+        rules.each("routed.allowed", ("tcp",), rules.reach),
+        asked="routed.allowed",
+    ),
+    Inside(
+        "routed-block",
+        2,
+        "the blocked port of the control is not reached, although it is open",
+        rules.each("routed.blocked", ("tcp",), rules.blocked),
+        asked="routed.blocked",
+    ),
+    Inside(
+        "routed-udp",
+        3,
+        "a datagram for each UDP rule is answered",
+        rules.each("routed.udp", ("udp",), rules.answered),
+        asked="routed.udp",
+    ),
+    Inside(
+        "routed-icmp",
+        3,
+        "an echo request for each ICMP rule is answered",
+        rules.each("routed.icmp", ("icmp",), rules.answered),
+        asked="routed.icmp",
+    ),
+    Inside("gateway-silent", 2, "the gateway itself answers nothing", rules.gateway_silent, asked="routed.silent"),
     Inside("mounts", 1, "the planned mounts and the engine's own, read-only where not planned rw", rules.mounts),
     Inside("root-readonly", 1, "the root file system is read-only", rules.exactly("EROFS")),
     Inside("proc-masked", 1, "kernel settings are read-only, and the engine's masked files are masked", rules.masked),
@@ -135,8 +169,9 @@ INSIDE: Tuple[Inside, ...] = (
     Inside("no-sockets", 1, "no socket of an engine or of the host is in reach", rules.exactly("found=0")),
 )
 
-#: A warning lets the session start: only where a host was to be reached that may be down.
-MAY_WARN = frozenset({"proxy-reach", "tls-allow"})
+#: A warning lets the session start: only where a host was to be reached that may be down, or need not answer.
+SILENT_OK = frozenset({"routed-udp", "routed-icmp"})
+MAY_WARN = frozenset({"proxy-reach", "tls-allow"}) | SILENT_OK
 
 #: Probe → the controls beside which alone its pass counts, the first that this plan has: what is down refuses
 #: everything. Where nothing may be reached through the proxy, the front is the control, or the listeners are; where
@@ -144,7 +179,9 @@ MAY_WARN = frozenset({"proxy-reach", "tls-allow"})
 DEPENDS: Dict[str, Tuple[str, ...]] = {
     "net-links": ("loopback",),
     "net-routes": ("loopback",),
-    "unreach": ("reach", "loopback"),
+    "unreach": ("reach", "routed-allow", "loopback"),
+    "routed-block": ("routed-allow",),
+    "gateway-silent": ("routed-allow",),
     "closed": ("reach",),
     "dns-silent": ("reach",),
     "proxy-deny": ("proxy-allow", "front-control", "reach"),
@@ -246,4 +283,6 @@ def _judge_row(row: Inside, check: Optional[Json], plan: Mapping[str, Any]) -> V
         verdict, note = said, note or f"gate: {reason}"
     if verdict == WARN and row.id not in MAY_WARN:
         verdict = INCONCLUSIVE
+    if verdict == WARN and row.id in SILENT_OK:
+        note = f"inconclusive: nobody answered ({note})"
     return verdict, "; ".join(part for part in (note, got) if part)

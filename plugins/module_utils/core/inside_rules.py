@@ -104,8 +104,14 @@ def peers(plan: Mapping[str, Any]) -> List[str]:
     return sorted({end.rpartition(":")[0].strip("[]") for end in ends})
 
 
+def _routed(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of the probes that routed mode has; empty in other modes."""
+    return plan["probes"].get("routed") or {}
+
+
 def links(got: str, plan: Mapping[str, Any]) -> Verdict:
-    return _verdict(got == ("up=lo,eth0" if peers(plan) else "up=lo"))
+    want = ["lo"] + (["eth0"] if peers(plan) else []) + (["eth1"] if _routed(plan) else [])
+    return _verdict(got == "up=" + ",".join(want), "expected " + " ".join(want))
 
 
 def loopback(got: str, plan: Mapping[str, Any]) -> Verdict:
@@ -113,15 +119,35 @@ def loopback(got: str, plan: Mapping[str, Any]) -> Verdict:
     return (PASS, "") if got == "tcp=connected udp=answered" else (INCONCLUSIVE, "not even loopback is seen")
 
 
+def planned_routes(plan: Mapping[str, Any]) -> Dict[str, str]:
+    """Destination -> what it goes through ("-": the cable itself)."""
+    routed = _routed(plan)
+    out = {f"{peer}/32": "-" for peer in peers(plan)}
+    if routed:
+        out.update({cidr: routed["via"] for cidr in routed["routes"]}, **{f"{routed['via']}/32": "-"})
+    return out
+
+
 def routes(got: str, plan: Mapping[str, Any]) -> Verdict:
     count, own, *words = got.split()
     rows = [word.split(",") for word in words]
-    strange = [word for word, row in zip(words, rows) if row[1] != "via:-" or row[0][-3:] != "/32"]
-    found = sorted({row[0][:-3] for row in rows})
+    found = sorted((row[0], row[1]) for row in rows)
+    want = sorted((dst, f"via:{via}") for dst, via in planned_routes(plan).items())
+    differing = [" ".join(row) for row in found if row not in want] + [
+        dst for dst, via in want if (dst, via) not in found
+    ]
     if int(own.replace("own=", "")) < 1:
         return INCONCLUSIVE, "nothing was listed, not even loopback's own routes"
-    ok = not strange and found == peers(plan) and count == f"routes={len(words)}"
-    return _verdict(ok, f"expected routes to {', '.join(peers(plan)) or 'nothing'}")
+    ok = found == want and count == f"routes={len(words)}"
+    return _verdict(ok, f"expected {len(want)} routes; differing: {', '.join(differing[:10]) or 'their number'}")
+
+
+def _targets(key: str, plan: Mapping[str, Any]) -> List[str]:
+    """The addresses of a probe: a list or a single one, in routed mode's part after a dot (``routed.udp``)."""
+    part, _, name = key.partition(".")
+    found = plan["probes"][part]
+    found = found[name] if name else found
+    return [found] if isinstance(found, str) else list(found)
 
 
 def each(key: str, kinds: Sequence[str], decide: Callable[[str, str, str, Mapping[str, Any]], str]) -> Rule:
@@ -130,7 +156,7 @@ def each(key: str, kinds: Sequence[str], decide: Callable[[str, str, str, Mappin
     def rule(got: str, plan: Mapping[str, Any]) -> Verdict:
         answers = _pairs(got)
         worst, note = PASS, ""
-        for address in plan["probes"][key]:
+        for address in _targets(key, plan):
             for kind in kinds:
                 word = answers.get(f"{address}/{kind}")
                 verdict = INCONCLUSIVE if word is None else decide(address, kind, word, plan)
@@ -164,6 +190,35 @@ def closed(address: str, kind: str, word: str, plan: Mapping[str, Any]) -> str:
     if word in ("ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH") or dropped:
         return PASS
     return FAIL if word == "connected" else INCONCLUSIVE
+
+
+def blocked(address: str, kind: str, word: str, plan: Mapping[str, Any]) -> str:
+    """That the port is open, and that the gateway dropped the attempt, is seen from outside (``gateway-denied``)."""
+    if word == "connected":
+        return FAIL
+    return PASS if word in ("timeout", "ETIMEDOUT", "EHOSTUNREACH", "ECONNREFUSED") else INCONCLUSIVE
+
+
+def answered(address: str, kind: str, word: str, plan: Mapping[str, Any]) -> str:
+    """Silence proves nothing. A closed UDP port answers by ICMP, so the datagram got there."""
+    if word in ("answered", "ECONNREFUSED"):
+        return PASS
+    return WARN if word == "silent" else INCONCLUSIVE
+
+
+def _quiet(address: str, kind: str, word: str, plan: Mapping[str, Any]) -> str:
+    if word in ("timeout", "ETIMEDOUT", "silent"):
+        return PASS
+    local = word in LOCAL_TROUBLE or word.startswith("socket-") or word == "ENETUNREACH"
+    return INCONCLUSIVE if local else FAIL
+
+
+def gateway_silent(got: str, plan: Mapping[str, Any]) -> Verdict:
+    """No answer and no refusal, of any kind that the agent can ask; ICMP only where it has sockets for that."""
+    verdict, note = each("routed.silent", ("tcp", "udp"), _quiet)(got, plan)
+    if verdict == PASS and _routed(plan)["icmp"]:
+        return each("routed.via", ("icmp",), _quiet)(got, plan)
+    return verdict, note
 
 
 def dns(address: str, kind: str, word: str, plan: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ func brokeredProbes() Probes {
 	return Probes{Unreach: one, Reach: one, Closed: one, DNS: one, Front: &FrontTarget{one[0], "/asf/control"}}
 }
 
-// routedProbes is the least that routed mode must ask.
-func routedProbes() Probes {
+// leastRouted is the least that routed mode must ask.
+func leastRouted() Probes {
 	return Probes{Unreach: []string{"198.51.100.1:443"}, Routed: &Routed{Allowed: "192.0.2.1:22", Blocked: "192.0.2.1:23",
 		Routes: []string{"192.0.2.0/24"}, Silent: []string{"198.18.0.9:22"}, Via: "198.18.0.9"}}
 }
@@ -38,12 +38,12 @@ func TestAPlanThatAsksTooLittleIsRefused(t *testing.T) {
 		{modeProxy, proxyProbes, func(*Probes) {}, ""},
 		{modeIsolated, bare, func(*Probes) {}, ""},
 		{modeIsolated, brokeredProbes, func(*Probes) {}, ""},
-		{modeRouted, routedProbes, func(*Probes) {}, ""},
+		{modeRouted, leastRouted, func(*Probes) {}, ""},
 		{modeRouted, bare, func(*Probes) {}, "probes.routed"},
-		{modeRouted, routedProbes, func(p *Probes) { p.Routed.Routes = nil }, "probes.routed"},
-		{modeRouted, routedProbes, func(p *Probes) { p.Routed.Silent = nil }, "probes.routed"},
-		{modeRouted, routedProbes, func(p *Probes) { p.Reach = []string{"198.18.0.9:22"} }, "probes.reach"},
-		{modeIsolated, routedProbes, func(*Probes) {}, "no gateway"},
+		{modeRouted, leastRouted, func(p *Probes) { p.Routed.Routes = nil }, "probes.routed"},
+		{modeRouted, leastRouted, func(p *Probes) { p.Routed.Silent = nil }, "probes.routed"},
+		{modeRouted, leastRouted, func(p *Probes) { p.Reach = []string{"198.18.0.9:22"} }, "probes.reach"},
+		{modeIsolated, leastRouted, func(*Probes) {}, "no gateway"},
 		{"", proxyProbes, func(*Probes) {}, "mode"},
 		{"open", bare, func(*Probes) {}, "mode"},
 		{modeProxy, proxyProbes, func(p *Probes) { p.Unreach = nil }, "probes.unreach"},
