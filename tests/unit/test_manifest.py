@@ -244,12 +244,8 @@ def test_a_valid_key_that_is_not_enforced_yet_is_refused_by_name(text: str, key:
     assert (problem.key, problem.line, problem.code) == (key, line, "not-built")
 
 
-def test_routed_and_its_capability_are_both_named() -> None:
-    assert [problem.key for problem in manifest.unbuilt(_good("scanner"))] == ["network.mode", "capabilities"]
-
-
 @pytest.mark.parametrize(
-    "name", ["anthropic-agent", "added-keys", "own-login", "no-model", "batch", "gateway", "self-hosted", "mock"]
+    "name", ["anthropic-agent", "added-keys", "own-login", "no-model", "batch", "gateway", "self-hosted", "mock", "scanner"]
 )
 def test_what_is_built_is_not_refused(name: str) -> None:
     assert manifest.unbuilt(_good(name)) == []

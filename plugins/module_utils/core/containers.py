@@ -145,6 +145,10 @@ def mount_rows(spec: Spec) -> List[Json]:
     return rows + [{**secret, "target": f"/run/secrets/{target}"} for _, target in spec.secrets]
 
 
+#: The last number of the address that a container has on its uplink.
+UPLINK_HOST = 100
+
+
 def uplink(helper: str, uplink_range: str) -> str:
     """The ``--network`` value of Caddy's private user-mode network: no host loopback, no mapping, no IPv6.
 
@@ -154,7 +158,7 @@ def uplink(helper: str, uplink_range: str) -> str:
     base = uplink_range.rsplit(".", 1)[0]
     if helper == "slirp4netns":
         return f"slirp4netns:cidr={uplink_range},enable_ipv6=false,allow_host_loopback=false"
-    return f"pasta:--ipv4-only,-a,{base}.100,-n,24,-g,{base}.2,--ns-ifname,tap0,--map-guest-addr,none"
+    return f"pasta:--ipv4-only,-a,{base}.{UPLINK_HOST},-n,24,-g,{base}.2,--ns-ifname,tap0,--map-guest-addr,none"
 
 
 def tmpfs(target: str, size: int, mode: Optional[str] = None) -> Mount:

@@ -383,15 +383,12 @@ _UNBUILT = {
     "llm.hosted_tools": "provider-side tools",
     "llm.limits": "limits on requests and spend",
     "packages": "packages of an agent's own",
-    "capabilities": "a capability for the workload",
 }
 
 
 def unbuilt(manifest: Manifest) -> list[Problem]:
     """Valid keys whose enforcement this version does not have: refused by name at plan time, never ignored."""
     found: dict[str, tuple[str, str]] = {}
-    if manifest.network.mode == "routed":
-        found["network.mode"] = ("routed", "the routed network mode")
     if manifest.isolation != "container":
         found["isolation"] = (manifest.isolation, "isolation in a microVM")
     llm = manifest.llm
@@ -400,7 +397,6 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
         "llm.hosted_tools": bool(llm and llm.hosted_tools),
         "llm.limits": bool(llm and llm.limits),
         "packages": bool(manifest.packages),
-        "capabilities": bool(manifest.capabilities),
     }
     for key, there in present.items():
         if there:

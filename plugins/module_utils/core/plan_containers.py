@@ -141,6 +141,25 @@ def _broker(draft: Draft) -> Spec:
     )
 
 
+def _gateway(draft: Draft) -> Spec:
+    """Nothing but the gate, which holds the namespace: no file of the plan, no secret, nothing writable."""
+    return Spec(
+        "gateway",
+        draft.name("gateway"),
+        draft.settings.images["gateway"],
+        containers.uplink(draft.host.uplink_helper, draft.settings.uplink_range),
+        (ENFORCER_UID, ENFORCER_UID),
+        "nomap",
+        "gateway",
+        ["/asf/gate"],
+        ["hold", "gateway", "--while", draft.topology.gateway.far.interface],
+        draft.run("seccomp-enforcer.json"),
+        _limits(draft, "gateway"),
+        [tmpfs("/dev/shm", 1 << 20), _gate_mount(draft)],
+        extra=["--sysctl=net.ipv4.ip_forward=1"],
+    )
+
+
 def _agent_mounts(draft: Draft) -> List[Mount]:
     limits = draft.settings.limits["agent"]
     disk = int(draft.manifest.limits.given().get("disk", limits["disk"]))
@@ -162,6 +181,9 @@ def _agent(draft: Draft) -> Spec:
     uid = workload.UID
     hosts = [f"--add-host={name}:{ip}" for ip, name in network.hosts(draft)]
     tty = ["--tty", "--interactive"] if draft.tty else []
+    raw = ["--cap-add=NET_RAW"] if draft.net_raw else []
+    pings = any(t["protocol"] == "icmp_echo" for t in network.tuples(draft))
+    ping = [f"--sysctl=net.ipv4.ping_group_range={uid} {uid}"] if pings else []
     return Spec(
         "agent",
         draft.name("agent"),
@@ -178,7 +200,7 @@ def _agent(draft: Draft) -> Spec:
         [(draft.name("token"), "asf-token")] if draft.brokered else [],
         [("HOME", workload.HOME)],
         _fallback(draft, limits),
-        [*hosts, *tty],
+        [*hosts, *raw, *ping, *tty],
         "none" if draft.interactive else "k8s-file",
     )
 
@@ -220,7 +242,7 @@ def secrets(draft: Draft) -> List[Json]:
     return out
 
 
-_SPECS: Dict[str, Callable[[Draft], Spec]] = {roles.CADDY: _caddy, roles.BROKER: _broker, roles.AGENT: _agent}
+_SPECS: Dict[str, Callable[[Draft], Spec]] = {roles.CADDY: _caddy, roles.BROKER: _broker, roles.GATEWAY: _gateway, roles.AGENT: _agent}
 
 
 def specs(draft: Draft) -> List[Spec]:

@@ -36,6 +36,8 @@ class Host:
     routes: Sequence[str]
     controllers: Sequence[str]
     seccomp_default: Json
+    #: Whether the user-mode network can carry ICMP echo: this account may open an ICMP socket (icmp(7)).
+    icmp: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,16 @@ class Draft:
         return self.manifest.network.mode
 
     @property
+    def net_raw(self) -> bool:
+        """Whether the workload holds NET_RAW, the one capability that can be granted."""
+        return "net_raw" in self.manifest.capabilities
+
+    @property
+    def own_addresses(self) -> List[str]:
+        """The host's own IPv4 addresses. IPv6 ones change by themselves (RFC 8981), and no path leads there."""
+        return sorted(a for a in self.host.addresses if ":" not in a)
+
+    @property
     def roles(self) -> Tuple[str, ...]:
         """Roles of the session's containers, in the order in which they are made."""
         return self.manifest.roles
@@ -145,13 +157,6 @@ def draft_of(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Se
             found=request.session[:80],
             remedy="use lower-case letters, digits, - and _, beginning with a letter or digit",
         )
-    if manifest.network.mode == roles.ROUTED:
-        raise PlanError(
-            "this version of ASF cannot enforce the routed network mode yet",
-            key="network.mode",
-            found=roles.ROUTED,
-            remedy="choose proxy or isolated; nothing was created",
-        )
     longest = 28 if manifest.network.mode == roles.ROUTED else 29
     draft = Draft(manifest, repos, host, settings, request, topology(settings.cable_range, longest))
     draft.brokered = manifest.llm is not None and manifest.llm.broker
@@ -160,6 +165,8 @@ def draft_of(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Se
         draft.terminal = workload.terminal(request.terminal)
     if any(r.rw for r in repos):
         draft.warnings.append("repositories granted rw are mounted with their own .git (git: open)")
+    if draft.net_raw:
+        draft.warnings.append("capabilities: the workload holds NET_RAW and may send any IPv4 packet to its cable")
     if manifest.nested_sandbox:
         draft.warnings.append("nested_sandbox: the workload may create user namespaces")
     return draft

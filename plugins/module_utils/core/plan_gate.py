@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence
 
-from . import plan_network as network, policy, roles, workload
+from . import plan_network as network, policy, roles, routed, workload
 from .decisions import DENIED_NAME
 from .plan_draft import Draft, Json
 
+NO_CAPS = "0" * 16
+#: CAP_NET_RAW alone, as /proc/PID/status writes a set (linux/capability.h: bit 13).
+NET_RAW = f"{1 << 13:016x}"
 #: Ports of Caddy's end of the agent's cable that never answer, whatever listens elsewhere in that namespace.
 CLOSED = (22, 53, 80, 2019, policy.L3_PORT)
 
@@ -29,6 +32,8 @@ def _unreached(draft: Draft) -> List[str]:
     ]
     if roles.CADDY not in draft.roles:
         out += [f"{t.agent.far.ip}:{port}" for port in (53, policy.L1_PORT, policy.L2_PORT)]
+    if draft.mode == roles.ROUTED:
+        out = routed.beyond(draft.manifest, out)
     return list(dict.fromkeys(out))
 
 
@@ -49,6 +54,7 @@ def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
         "front": {"addr": f"{caddy}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
         "deny": {"proxy": l1, "target": f"{DENIED_NAME}:443"} if l1 else None,
         "tls": _tls(f"{caddy}:{policy.L1T_PORT}", verify, names) if names else None,
+        "routed": routed.probes(draft.manifest, draft.topology.gateway) if draft.mode == roles.ROUTED else None,
         "mounts": [{"target": m["target"], "type": "", "rw": m["rw"]} for m in mounts if m["role"] == roles.AGENT],
         "gone": ["/run/podman/podman.sock", "/var/run/docker.sock", f"/run/user/{draft.host.uid}/podman/podman.sock"],
     }
@@ -79,9 +85,9 @@ def gate_plan(draft: Draft, mounts: Sequence[Json]) -> Json:
         "deadline_s": draft.settings.gate_deadline,
         "uid": workload.UID,
         "gid": workload.UID,
-        "caps": "0" * 16,
+        "caps": NET_RAW if draft.net_raw else NO_CAPS,
         "nested_sandbox": m.nested_sandbox,
-        "net_raw": False,
+        "net_raw": draft.net_raw,
         "env": env,
         "token_file": policy.TOKEN_FILE if draft.brokered else "",
         "token_env": tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Tuple
 
-from . import policy, roles, upstream
+from . import containers, gateway, policy, roles, routed, upstream
 from .errors import HostError, PlanError
 from .plan_draft import Draft, Json
 from .topology import Cable, overlaps, uplink_range
@@ -28,6 +28,9 @@ def check(draft: Draft) -> None:
         )
     _check_host(draft)
     _check_proxy(draft)
+    if draft.mode == roles.ROUTED:
+        ranges = [(s.cable_range, "asf_network_cable_range"), (s.uplink_range, "asf_network_uplink_range")]
+        routed.check(draft.manifest, ranges, draft.host.addresses, draft.host.icmp)
     declared = [(d.key, c) for d in destinations(draft) + provider(draft) for c in d.private]
     for key, cidr in declared:
         if overlaps(s.cable_range, [cidr]):
@@ -124,10 +127,7 @@ def provider(draft: Draft) -> List[policy.Destination]:
 
 def tuples(draft: Draft) -> List[Json]:
     """The declared IPv4 tuples: ``{cidr, protocol, ports, key}``; ``ports`` is a list or ``"any"``."""
-    return [
-        {"cidr": t.cidr, "protocol": t.protocol, "ports": "any" if t.ports is None else list(t.ports), "key": t.key}
-        for t in draft.manifest.network.allow
-    ]
+    return routed.tuples(draft.manifest)
 
 
 def uplinks(draft: Draft) -> List[str]:
@@ -193,8 +193,17 @@ def _barred(draft: Draft) -> List[str]:
 
 
 def _nft(draft: Draft) -> List[Json]:
-    if roles.CADDY not in draft.roles:
-        return []
+    rules = {roles.CADDY: _caddy_rules, roles.GATEWAY: _gateway_rules}
+    return [{"role": role, "rules": rules[role](draft)} for role in draft.roles if role in rules]
+
+
+def _gateway_rules(draft: Draft) -> List[Json]:
+    own = [draft.settings.cable_range, draft.settings.uplink_range, *(f"{a}/32" for a in draft.own_addresses)]
+    t, uplink_ip = draft.topology, f"{draft.uplink_base}.{containers.UPLINK_HOST}"
+    return gateway.rules(t.gateway, t.uplink_if, uplink_ip, own, tuples(draft), verify(draft))
+
+
+def _caddy_rules(draft: Draft) -> List[Json]:
     out = None
     if roles.CADDY in uplinks(draft):
         ports = [p for d in destinations(draft) + provider(draft) for p in d.ports]
@@ -204,7 +213,7 @@ def _nft(draft: Draft) -> List[Json]:
             ports, to = [proxy.port], proxy.host if proxy.literal else None
         out = policy.Uplink(draft.host.resolver, _barred(draft), ports, to)
     front = [int(address.rpartition(":")[2]) for address in served(draft)]
-    return [{"role": roles.CADDY, "rules": policy.nft(draft.topology, front, draft.brokered, out)}]
+    return policy.nft(draft.topology, front, draft.brokered, out)
 
 
 def cables(draft: Draft) -> List[Cable]:
@@ -213,20 +222,34 @@ def cables(draft: Draft) -> List[Cable]:
     return [c for c in (t.agent, t.broker, t.gateway) if {c.near.role, c.far.role} <= set(draft.roles)]
 
 
+def _static_routes(draft: Draft) -> List[Json]:
+    """The agent's way to what is declared, through the gateway; nothing else has a route, and there is no default."""
+    cable = draft.topology.gateway
+    if roles.GATEWAY not in draft.roles:
+        return []
+    to = routed.routes(draft.manifest)
+    return [{"role": roles.AGENT, "interface": cable.near.interface, "via": cable.far.ip, "to": to}]
+
+
+def verify(draft: Draft) -> Optional[Json]:
+    """``network.verify``: one port that is allowed and one that is not, of one host; None in other modes."""
+    return routed.control(draft.manifest) if draft.mode == roles.ROUTED else None
+
+
 def wiring(draft: Draft) -> Json:
     """Everything that is put into namespaces from outside; ``forward`` are roles whose ``ip_forward`` is 1."""
     return {
         "cables": [c.as_dict() for c in cables(draft)],
         "nft": _nft(draft),
         "uplinks": [{"role": role, "interface": draft.topology.uplink_if} for role in uplinks(draft)],
-        "routes": [],
+        "routes": _static_routes(draft),
         "forward": [role for role in draft.roles if role == roles.GATEWAY],
     }
 
 
 def network(draft: Draft) -> Json:
     """What is declared, and what of the host it rests on."""
-    verify, proxy = draft.manifest.network.verify, chain(draft)
+    proxy = chain(draft)
     return {
         "mode": draft.mode,
         "resolver": draft.host.resolver,
@@ -236,7 +259,5 @@ def network(draft: Draft) -> Json:
         "domains": [x.as_dict() for x in destinations(draft)],
         "tuples": tuples(draft),
         "upstream_proxy": proxy.as_dict() if proxy else None,
-        "verify": {"address": verify.address, "port": verify.port, "blocked_port": verify.blocked_port}
-        if verify
-        else None,
+        "verify": verify(draft),
     }

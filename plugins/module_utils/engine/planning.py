@@ -284,7 +284,7 @@ def compute(
             run_dir=str(dirs.run_dir()),
             gate=str(workshop.binary(tags["gate"])),
             gate_digest=tags["gate"],
-            images={"agent": tags[f"agent-{_adapter(named)}"], "caddy": tags["caddy"], "litellm": tags["litellm"]},
+            images={"agent": tags[f"agent-{_adapter(named)}"], **{n: tags[n] for n in ("caddy", "gateway", "litellm")}},
             broker_files=_broker_files(collection),
             ca_bundle=settings.ca_bundle,
             ca_digest=_ca_digest(settings.ca_bundle),

@@ -181,10 +181,10 @@ func (p *Plan) check() error {
 	if err := p.checkEnv(); err != nil {
 		return err
 	}
-	if err := p.checkMode(); err != nil {
+	if err := p.Probes.check(); err != nil {
 		return err
 	}
-	return p.Probes.check()
+	return p.checkMode()
 }
 
 func (p *Plan) checkEnv() error {
