@@ -226,12 +226,6 @@ def test_isolation_override() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "line"),
     [
-        (
-            "network: {mode: routed, allow: [{cidr: 192.0.2.0/24, protocol: tcp, ports: [22]}],"
-            " verify: {address: 192.0.2.1, port: 22, blocked_port: 23}}",
-            "network.mode",
-            2,
-        ),
         ("isolation: microvm\n" + _PROXY, "isolation", 2),
         ("microvm: {engine: krun}\n" + _PROXY, "microvm", 2),
         ("llm: {protocol: openai, provider: openai, hosted_tools: [web_search]}", "llm.hosted_tools", 2),
