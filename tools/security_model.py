@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 
 import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
-from asf_lib.core import inside, probes  # noqa: E402
+from asf_lib.core import controls, inside, probes  # noqa: E402
 
 OUTSIDE, INSIDE = "tests/e2e/test_outside.py", "tests/e2e/test_gate.py"
+ROUTED = "tests/e2e/test_routed_probes.py"
 CADDY, GATE = "roles/egress_caddy/files/caddy", "roles/workload/files/gate"
 
 
@@ -258,7 +259,7 @@ def _module(file: str) -> ModuleType:
 
 def mutations() -> dict[str, Mapping[str, list[str]]]:
     """File -> probe -> names of the tests that show it failing."""
-    return {file: _module(file).MUTATIONS for file in (OUTSIDE, INSIDE)}
+    return {file: _module(file).MUTATIONS for file in (OUTSIDE, INSIDE, ROUTED)}
 
 
 def rows() -> list[Row]:
@@ -268,12 +269,16 @@ def rows() -> list[Row]:
         Row(p.invariant, p.name, "outside", p.expect, OUTSIDE, tuple(of[OUTSIDE].get(p.name, ())))
         for p in probes.PROBES
     ]
+    found += [
+        Row(invariant, name, "outside", expect, ROUTED, tuple(of[ROUTED].get(name, ())))
+        for name, invariant, expect in controls.PROBES
+    ]
     # The envelope of the report is judged with the others and has no row in the gate's table.
     report = Row(3, "gate-report", "inside", "the report is well-formed and answers for this plan", INSIDE, ())
     found.append(report._replace(tests=tuple(of[INSIDE].get(report.id, ()))))
-    found += [
-        Row(p.invariant, p.id, "inside", p.expect, INSIDE, tuple(of[INSIDE].get(p.id, ()))) for p in inside.INSIDE
-    ]
+    for p in inside.INSIDE:
+        file = ROUTED if p.asked.startswith("routed.") else INSIDE
+        found.append(Row(p.invariant, p.id, "inside", p.expect, file, tuple(of[file].get(p.id, ()))))
     return sorted(found, key=lambda row: row.invariant)
 
 

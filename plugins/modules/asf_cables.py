@@ -11,6 +11,7 @@ version_added: "0.1.0"
 description:
   - Works from outside, in the namespaces of containers that are initialized and not started, as the operator.
   - The rules are loaded before a cable is plugged. Nothing is changed on a session that is wired.
+  - A routed session's gateway, which only holds its namespace, is started here as well.
 author: ASF developers (@asf)
 options:
   plan:
@@ -45,7 +46,9 @@ from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.core.nftables import as_text  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.core.roles import GATEWAY  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import bringup, plandoc, state, wiring  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
 SPEC = {"plan": {"type": "path", "required": True}}
 RULES = {}
@@ -64,13 +67,23 @@ def work(params, check_mode, diff):
         }
     with state.lock(doc.session):
         pids = {role: int(one["pid"]) for role, one in bringup.chosen(doc).items()}
-        if all(wiring.plugged(pids, wires["cables"])):
-            return {"changed": False, "actions": ["the cables are plugged already"]}
-        if not check_mode:
+        plugged = all(wiring.plugged(pids, wires["cables"]))
+        if not plugged and not check_mode:
             state.begin_step(doc.session, "wire")
             wiring.wire(pids, wires)
+        held = _held(doc, check_mode)
+    if plugged:
+        return {**held, "actions": ["the cables are plugged already", *held["actions"]]}
     names = ", ".join(cable["name"] for cable in wires["cables"])
-    return {"changed": True, "actions": [f"loaded the rules and plugged: {names}"], **({"diff": shown} if diff else {})}
+    told = [f"loaded the rules and plugged: {names}", *held["actions"]]
+    return {"changed": True, "actions": told, **({"diff": shown} if diff else {})}
+
+
+def _held(doc, check_mode):
+    """Start the gateway where there is one: it does nothing but hold what was just put into its namespace."""
+    if GATEWAY not in doc.names():
+        return {"changed": False, "actions": []}
+    return bringup.start(Podman(), doc, GATEWAY, check_mode)
 
 
 def main():

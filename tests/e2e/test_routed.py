@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support import addresses
-from support.product import SessionFactory, Home
+from support.product import Home, SessionFactory
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 

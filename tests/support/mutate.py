@@ -152,8 +152,9 @@ def _bring_up(run: Run, after_create: Break | None, after_wire: Break | None, af
     wiring.wire(run.pids, doc.plan["wiring"])
     if after_wire:
         after_wire(run.pids)
-    if "broker" in run.pids:
-        bringup.start(podman, doc, "broker")
+    for role in ("gateway", "broker"):
+        if role in run.pids:
+            bringup.start(podman, doc, role)
     if "caddy" in run.pids:
         bringup.start(podman, doc, "caddy")
         bringup.wait_listening(podman, doc, chosen)

@@ -239,7 +239,8 @@ def test_a_valid_key_that_is_not_enforced_yet_is_refused_by_name(text: str, key:
 
 
 @pytest.mark.parametrize(
-    "name", ["anthropic-agent", "added-keys", "own-login", "no-model", "batch", "gateway", "self-hosted", "mock", "scanner"]
+    "name",
+    ["anthropic-agent", "added-keys", "own-login", "no-model", "batch", "gateway", "self-hosted", "mock", "scanner"],
 )
 def test_what_is_built_is_not_refused(name: str) -> None:
     assert manifest.unbuilt(_good(name)) == []

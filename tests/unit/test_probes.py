@@ -18,6 +18,7 @@ def make_plan():
     return {
         "session": {"id": "a.main"},
         "workload": {"uid": 1000},
+        "gate": {"caps": "0" * 16, "net_raw": False},
         "repos": [{"name": "repo", "path": SOURCE, "rw": True, "target": "/workspace/repos/repo", "root": [1, 2]}],
         "containers": [
             {

@@ -242,7 +242,12 @@ def secrets(draft: Draft) -> List[Json]:
     return out
 
 
-_SPECS: Dict[str, Callable[[Draft], Spec]] = {roles.CADDY: _caddy, roles.BROKER: _broker, roles.GATEWAY: _gateway, roles.AGENT: _agent}
+_SPECS: Dict[str, Callable[[Draft], Spec]] = {
+    roles.CADDY: _caddy,
+    roles.BROKER: _broker,
+    roles.GATEWAY: _gateway,
+    roles.AGENT: _agent,
+}
 
 
 def specs(draft: Draft) -> List[Spec]:

@@ -28,7 +28,10 @@ def files(draft: Draft, gate: Json) -> List[Json]:
     profile = draft.host.seccomp_default
     out: List[Json] = [
         {"path": "seccomp-enforcer.json", "json": seccomp.profile(profile)},
-        {"path": "seccomp-agent.json", "json": seccomp.profile(profile, nested_sandbox=m.nested_sandbox, net_raw=draft.net_raw)},
+        {
+            "path": "seccomp-agent.json",
+            "json": seccomp.profile(profile, nested_sandbox=m.nested_sandbox, net_raw=draft.net_raw),
+        },
         {"path": "gate.json", "json": gate},
     ]
     if roles.CADDY in draft.roles:

@@ -213,22 +213,24 @@ def _userns(plan: Json, seen: Json, role: str) -> Verdict:
 
 
 def _confined(plan: Json, seen: Json, role: str) -> Verdict:
-    status = seen["status"]
-    wrong = [f"{k}={status[k]}" for k in CAP_FIELDS if status[k] != ZERO_CAPS]
+    status, want = seen["status"], plan["gate"]["caps"] if role == "agent" else ZERO_CAPS
+    wrong = [f"{k}={status[k]}" for k in CAP_FIELDS if status[k] != want]
     wrong += [f"{k}={status[k]}" for k, v in (("NoNewPrivs", "1"), ("Seccomp", "2")) if status[k] != v]
-    return not wrong, ", ".join(wrong) or "no capability, no_new_privs, seccomp filter"
+    held = "no capability" if want == ZERO_CAPS else "NET_RAW alone"
+    return not wrong, ", ".join(wrong) or f"{held}, no_new_privs, seccomp filter"
 
 
 def _options(plan: Json, seen: Json, role: str) -> Verdict:
     """What the engine says it was asked for: weaker than the kernel's word, but it catches a swapped container."""
     got = seen["inspect"]
     spec = next(c for c in plan["containers"] if c["role"] == role)
+    caps = ["CAP_NET_RAW"] if role == "agent" and plan["gate"]["net_raw"] else []
     wrong = []
     for what, ok in (
         ("read-only root", got["read_only"]),
         ("not privileged", not got["privileged"]),
         ("no device", not got["devices"]),
-        ("no capability", not got["effective_caps"] and not got["bounding_caps"]),
+        ("capabilities", got["effective_caps"] == caps and got["bounding_caps"] == caps),
         ("labels", got["labels"].get("asf.session") == plan["session"]["id"] and got["labels"].get("asf.role") == role),
         ("plan", got["labels"].get("asf.plan") == seen["plan_digest"]),
         ("image", got["image"] == spec["image"]),
@@ -238,7 +240,7 @@ def _options(plan: Json, seen: Json, role: str) -> Verdict:
             wrong.append(what)
     return not wrong, "differs: " + ", ".join(
         wrong
-    ) if wrong else "read-only root, no capability, no device, as labelled"
+    ) if wrong else "read-only root, planned capabilities, no device, as labelled"
 
 
 _RLIMITS = {
@@ -453,7 +455,7 @@ PROBES: Tuple[Probe, ...] = (
     Probe("identity", 3, "pid, start time and network namespace are those chosen at init", _identity),
     Probe("namespaces", 1, "no namespace is the host's", _namespaces),
     Probe("userns", 1, "agent: operator's uid is its own; Caddy, broker and gateway do not map it", _userns),
-    Probe("options", 1, "read-only root, no capability, no device, planned image and labels", _options),
+    Probe("options", 1, "read-only root, planned capabilities, no device, planned image and labels", _options),
     Probe("mounts", 1, "the planned mounts, read-only where planned, and none besides", _mounts),
     Probe("mount-roots", 11, "device and inode of each mount root equal the plan's source", _mount_roots),
     Probe("names", 2, "the agent's /etc/hosts holds the planned names, nobody's any other", _names),
@@ -468,7 +470,13 @@ PROBES: Tuple[Probe, ...] = (
     ),
     Probe("listeners", 2, "the planned listeners and no other", _listeners, ("caddy",), "started"),
     Probe("limits", 1, "the planned limits are set on the process and its control group", _limits, when="started"),
-    Probe("confined", 1, "all capability sets zero, no_new_privs, seccomp filter loaded", _confined, when="started"),
+    Probe(
+        "confined",
+        1,
+        "all capability sets zero, or NET_RAW alone where granted; no_new_privs, seccomp filter loaded",
+        _confined,
+        when="started",
+    ),
 )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from ..core import inside, lifecycle, probes
+from ..core.controls import judge_counts
 from ..core.errors import EngineError, GateError, VerifyError
-from . import bringup, gate_client, observe, procs, state, statevolumes
+from . import bringup, controls, gate_client, observe, procs, state, statevolumes
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -23,7 +24,17 @@ def _started(seen: Mapping[str, Json], agent: bool) -> Dict[str, bool]:
 def outside(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], agent_started: bool) -> List[Json]:
     """Every outside probe that is due, judged."""
     seen = observe.session(podman, doc.plan, doc.digest, chosen)
-    return list(probes.judge(doc.plan, seen, _started(seen, agent_started)))
+    results = list(probes.judge(doc.plan, seen, _started(seen, agent_started)))
+    return [*results, controls.opened(doc.plan)] if controls.routed(doc.plan) else results
+
+
+def _counted(doc: PlanDocument, chosen: Mapping[str, Json], ask: Callable[[], Json]) -> Tuple[Json, List[Json]]:
+    """The gate's report, and what the gateway counted while the gate was asked."""
+    if not controls.routed(doc.plan):
+        return ask(), []
+    before = controls.counts(chosen)
+    report = ask()
+    return report, judge_counts(doc.plan, before, controls.counts(chosen))
 
 
 def _agent_again(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> List[Json]:
@@ -36,7 +47,8 @@ def look(podman: Podman, doc: PlanDocument) -> List[Json]:
     """Every probe of a live session, from both sides, judged now. Writes nothing. Raises EngineError."""
     results = outside(podman, doc, bringup.chosen(doc), agent_started=True)
     try:
-        return _merge(results, _inside(doc, _live_report(podman, doc), first=False))
+        report, counted = _counted(doc, bringup.chosen(doc), lambda: _live_report(podman, doc))
+        return _merge(results, counted + _inside(doc, report, first=False))
     except GateError as error:
         return [*results, _silent(error)]
 
@@ -146,8 +158,8 @@ def verify(podman: Podman, doc: PlanDocument) -> Json:
         return _conclude(doc, results, "", began)
     try:
         if live:
-            report = _live_report(podman, doc)
-            later = _inside(doc, report, first=False)
+            report, later = _counted(doc, chosen, lambda: _live_report(podman, doc))
+            later += _inside(doc, report, first=False)
         else:
             state.begin_step(doc.session, "gate")
             report, later = _first_report(podman, doc, chosen)
@@ -161,13 +173,18 @@ def verify(podman: Podman, doc: PlanDocument) -> Json:
 
 def _first_report(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> Tuple[Json, List[Json]]:
     """Start the agent's gate, take its report, and look from outside once more at the process that now runs."""
-    bringup.start(podman, doc, "agent")
+
+    def ask() -> Json:
+        bringup.start(podman, doc, "agent")
+        report: Json = gate_client.report(int(chosen["agent"]["pid"]), doc.plan)
+        return report
+
     try:
-        report = gate_client.report(int(chosen["agent"]["pid"]), doc.plan)
+        report, counted = _counted(doc, chosen, ask)
     except GateError as exc:
         words = bringup.last_words(podman, doc.names()["agent"])
         raise GateError(exc.message + (f"; its last words: {words}" if words else ""), remedy=exc.remedy) from None
-    return report, _agent_again(podman, doc, chosen) + _inside(doc, report, first=True)
+    return report, _agent_again(podman, doc, chosen) + counted + _inside(doc, report, first=True)
 
 
 def go(doc: PlanDocument, nonce: str) -> Json:
