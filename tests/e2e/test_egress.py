@@ -262,7 +262,7 @@ def test_P9_no_path_to_other_addresses(agent: Session, world: World) -> None:
         ("tcp", {"host": "198.18.1.3", "port": 53, "timeout": 2}),
     ]
     own: list[Call] = [
-        ("tcp", {"host": L1[0], "port": port, "timeout": 2}) for port in (22, 53, 80, 443, 3129, 4000, 2019)
+        ("tcp", {"host": L1[0], "port": port, "timeout": 2}) for port in (22, 53, 80, 444, 3129, 4000, 2019)
     ]
     reached = _inside(agent, [*calls, *own])
     assert set(reached[: len(calls)]) <= {"unreachable", "no-host"}, reached

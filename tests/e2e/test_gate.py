@@ -98,8 +98,8 @@ def listed(*policy: Plan) -> Callable[[Plan], None]:
 
 
 def everything_refused(plan: Plan) -> None:
-    """A proxy that refuses everything is no policy: it is not ASF's word."""
-    l1(plan)["routes"][0]["handle"] = [{"handler": "static_response", "status_code": 403, "close": True}]
+    """A proxy that refuses everything is no policy: it is not ASF's word. L1t still finds its handler behind it."""
+    l1(plan)["routes"][0]["handle"].insert(0, {"handler": "static_response", "status_code": 403, "close": True})
 
 
 def listening_on(port: int) -> Callable[[Plan], None]:
@@ -261,25 +261,29 @@ CASES = (
     ),
     Case(
         "empty-list",  # L7
-        {**failing("proxy-allow"), **inconclusive("proxy-reach", "proxy-deny")},
+        {**failing("proxy-allow", "tls-allow"), **inconclusive("proxy-reach", "proxy-deny", "tls-deny")},
         listed(),
     ),
     Case(
         "wider-list",
-        failing("proxy-deny"),
+        failing("proxy-deny", "tls-deny"),
         listed(
-            {"name": "docs.example.com", "ports": [443], "tls": "any", "private": ["198.51.100.0/24"], "key": "x"},
-            {"name": "asf-denied.invalid", "ports": [443], "tls": "any", "private": [], "key": "x"},
+            {"name": "docs.example.com", "ports": [443], "tls": "required", "private": ["198.51.100.0/24"], "key": "x"},
+            {"name": "asf-denied.invalid", "ports": [443], "tls": "required", "private": [], "key": "x"},
         ),
     ),
     Case(
         "everything-refused",  # L6: a denial without ASF's reason is no denial
-        inconclusive("proxy-allow", "proxy-reach", "proxy-deny"),
+        inconclusive("proxy-allow", "proxy-reach", "proxy-deny", "tls-deny"),
         everything_refused,
     ),
     Case(
         "caddy-gone",  # L6, L7
-        inconclusive("reach", "proxy-allow", "proxy-reach", "proxy-deny", "unreach", "closed", "dns-silent"),
+        inconclusive(
+            "reach",
+            *("proxy-allow", "proxy-reach", "proxy-deny", "tls-allow", "tls-deny"),
+            *("unreach", "closed", "dns-silent"),
+        ),
         hooks={"after_start": caddy_gone},
     ),
     Case(
@@ -311,18 +315,18 @@ def test_untouched_sessions_are_verified(home: Home) -> None:
     with mutated(home, "whole") as whole:
         assert whole.error is None, str(whole)
         # with a front, that is the control; the proxy's is asked for by `network.verify_domain`
-        assert set(ROWS) - {r["id"] for r in whole.results} == {"proxy-allow", "proxy-reach"}
+        assert set(ROWS) - {r["id"] for r in whole.results} == {"proxy-allow", "proxy-reach", "tls-allow"}
         assert {r["verdict"] for r in whole.results} == {"pass"}
 
 
 def test_upstream_that_is_down_warns(home: Home) -> None:
-    """P2: only the control's reach half may be a warning, and the session may start."""
+    """P2: only whether the control's host is reached may be a warning, and the session may start."""
     down = {**DOCS, "name": "refused.example.com"}
     home.agent("down", {**PLAIN, "network": {"allow_domains": [down]}})
     with mutated(home, "down") as run:
         assert run.error is None, str(run)
         assert run.verdict("proxy-allow") == "pass"
-        assert run.verdict("proxy-reach") == "warn"
+        assert run.verdict("proxy-reach") == run.verdict("tls-allow") == "warn"
 
 
 def judged(broken: Run, report: Any, first: bool) -> dict[str, str]:

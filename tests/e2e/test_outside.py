@@ -76,6 +76,14 @@ def shared_listener(plan: Plan) -> None:
     rendered(plan, "caddy/caddy.json")["apps"]["http"]["servers"]["l1"]["listen"].append(":9999")
 
 
+def no_transparent_listener(plan: Plan) -> None:
+    del rendered(plan, "caddy/caddy.json")["apps"]["asf_transparent"]
+
+
+def name_elsewhere(plan: Plan) -> None:
+    instead(plan, "agent", "--add-host=docs.example.com:", "--add-host=docs.example.com:203.0.113.9")
+
+
 def strayed(role: str, interface: str, other: str) -> Callable[[dict[str, int]], None]:
     """N3: the cable of that interface is put aside, and one that looks alike leads into another container."""
 
@@ -152,6 +160,11 @@ CASES = [
     case("engine-tmpfs", "agent-mounts", lambda plan: without(plan, "agent", "--read-only-tmpfs=false")),
     case("another-resolver", "caddy-resolver", lambda plan: instead(plan, "caddy", "--dns=", "--dns=198.51.100.99")),
     case("a-listener-more", "caddy-listeners", shared_listener),
+    case("a-name-more", "agent-names", lambda plan: added(plan, "agent", "--add-host=evil.example.com:198.18.0.1")),
+    case("a-name-elsewhere", "agent-names", name_elsewhere),
+    case(
+        "a-name-in-caddy", "caddy-names", lambda plan: added(plan, "caddy", "--add-host=docs.example.com:203.0.113.9")
+    ),
 ]
 
 
@@ -162,6 +175,13 @@ def test_mutation(home: Home, broken: Case) -> None:
         assert run.error is not None, f"verified although broken: {run}"
         for probe, verdict in broken.expect.items():
             assert run.verdict(probe) == verdict, f"{probe}\n{run}"
+
+
+def test_without_its_transparent_listener_caddy_is_not_waited_for_in_vain(home: Home) -> None:
+    """Before anything is probed, and it says which listener is missing."""
+    home.agent("outside", PLAIN)
+    with mutated(home, "outside", edit_plan=no_transparent_listener) as run:
+        assert run.error is not None and "does not listen on 198.18.0.1:443" in str(run.error), run
 
 
 def test_a_ro_grant_that_is_mounted_rw_fails(home: Home, tmp_path: Path) -> None:
