@@ -188,6 +188,6 @@ def test_without_a_broker(module_home: Home, module_session: SessionFactory, wor
     world.settle()
     assert world.dns_names(mark) == {"api.anthropic.com"}
     assert [d["reason"] for d in session.decisions() if d["host"] == DENIED] == ["denied-name"]
-    assert {d["listener"] for d in session.decisions()} == {"L1"}
+    assert {d["listener"] for d in session.decisions()} == {"L1", "L1t"}
     assert session.exec("getent", "hosts", "front").rc != 0
     assert session.home.secrets["ANTHROPIC_API_KEY"] not in json.dumps(seen)

@@ -264,6 +264,31 @@ def http(address: Address, raw: str, timeout: float = 10) -> dict[str, Any]:
     return {**_parsed(data), "end": end, "raw": data.decode("latin-1")}
 
 
+def alert(address: Address, data: str, timeout: float = 15) -> dict[str, Any]:
+    """Send bytes to a TLS listener and read to the end: alert (its number, or None), got, end."""
+    try:
+        with socket.create_connection((address[0], address[1]), timeout) as stream:
+            stream.sendall(data.encode("latin-1"))
+            got, end = _receive(stream, timeout, head_only=False)
+    except OSError as error:
+        return {"alert": None, "got": "", "end": _outcome(error)}
+    found = got[6] if len(got) == 7 and got[:5] == b"\x15\x03\x03\x00\x02" else None
+    return {"alert": found, "got": got.decode("latin-1"), "end": end}
+
+
+def tls_direct(host: str, port: int = 443, sni: str | None = "", timeout: float = 10) -> dict[str, Any]:
+    """TLS without a proxy, one GET: {tls: ok, answer} or {tls: the error's text}. `sni`: "" means the host's name."""
+    name = host if sni == "" else sni
+    try:
+        with socket.create_connection((host, port), timeout) as stream:
+            tls = _context(None).wrap_socket(stream, server_hostname=name)
+            tls.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+            answer, _ = _receive(tls, timeout, head_only=False)
+    except OSError as error:
+        return {"tls": str(error)}
+    return {"tls": "ok", "answer": _parsed(answer)}
+
+
 def process_status(pid: str = "self") -> dict[str, str]:
     """/proc/PID/status as a map: CapEff and its siblings, NoNewPrivs, Seccomp, Uid, …"""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:

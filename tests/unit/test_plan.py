@@ -269,8 +269,9 @@ def test_p11_declared_names_on_443_with_tls_lead_clients_without_a_proxy_to_l1t(
 
 
 def test_l1t_is_not_there_where_no_name_is_for_it():
+    other = "[{name: any.example.com, tls: any}, {name: ports.example.com, ports: [8443]}]"
     for text in (
-        "name: a\nnetwork: {allow_domains: [{name: any.example.com, tls: any}, {name: p.example.com, ports: [8443]}]}\n",
+        f"name: a\nnetwork: {{allow_domains: {other}}}\n",
         "name: a\nllm: {protocol: openai, mock: x}\nnetwork: {mode: isolated}\n",
     ):
         plan = build(text)

@@ -252,7 +252,7 @@ def deny(got: str, plan: Mapping[str, Any]) -> Verdict:
 
 
 def tls_allow(got: str, plan: Mapping[str, Any]) -> Verdict:
-    """The host's first answer is enough; access_denied (49) is the policy's alone, internal_error (80) trouble beyond."""
+    """The host's first answer is enough; access_denied (49) is the policy's, internal_error (80) trouble beyond."""
     if got == "server-hello":
         return PASS, ""
     if got in ("alert:80", "closed", "silent"):

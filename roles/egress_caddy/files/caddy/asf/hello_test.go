@@ -136,9 +136,17 @@ func encryptedHello(t testing.TB, outer, inner string) []byte {
 		EncryptedClientHelloConfigList: append([]byte{byte(len(config) >> 8), byte(len(config))}, config...)})
 }
 
+// endlessHello is a hello of 65535 bytes in records of 16384.
+func endlessHello() []byte {
+	record := append([]byte{0x16, 3, 1, 0x40, 0}, make([]byte, 16384)...)
+	out := bytes.Repeat(record, 5)
+	copy(out[5:], []byte{1, 0, 0xff, 0xff})
+	return out
+}
+
 func TestReadHello(t *testing.T) {
 	h := clientHello(t, "a.example.test")
-	endless := append([]byte{0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff}, make([]byte, 1<<20)...)
+	endless := endlessHello()
 	for name, c := range map[string]struct {
 		in   io.Reader
 		sni  string

@@ -178,7 +178,7 @@ func refusedHellos(t *testing.T, port uint16) []refusedHello {
 	bad("P10 half a hello", h[:60], true, "")
 	bad("P10 half a hello, then silence", h[:60], false, "")
 	bad("P10 silence", nil, false, "")
-	bad("P10 endless", append([]byte{0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff}, make([]byte, 40<<10)...), false, "")
+	bad("P10 endless", endlessHello(), false, errHelloLong.Error())
 	return out
 }
 
