@@ -15,7 +15,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent)]  # `support` is shared by all fol
 import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
 
 #: kind of test -> seconds after which it is hung, in the order in which they run
-_LIMITS = {"unit": 60, "lint": 600, "go": 600, "roles": 900, "e2e": 300}
+_LIMITS = {"unit": 60, "lint": 600, "go": 600, "roles": 900, "e2e": 600}
 
 
 def pytest_configure(config: pytest.Config) -> None:

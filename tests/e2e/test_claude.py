@@ -187,7 +187,7 @@ def test_without_a_broker(module_home: Home, module_session: SessionFactory, wor
     assert {(r["address"], r["key"]) for r in seen} == {(addresses.PROVIDER, "own-key-of-the-user")}
     world.settle()
     assert world.dns_names(mark) == {"api.anthropic.com"}
-    assert [d["reason"] for d in session.decisions() if d["host"] == DENIED] == ["denied-name"]
+    assert session.decided(DENIED) == ["denied-name"]
     assert {d["listener"] for d in session.decisions()} == {"L1", "L1t"}
     assert session.exec("getent", "hosts", "front").rc != 0
     assert session.home.secrets["ANTHROPIC_API_KEY"] not in json.dumps(seen)

@@ -130,6 +130,6 @@ except OSError as error:
     print(json.dumps({"error": str(error)}))
 """
     assert "403" in _run(provided, program)["error"]
-    assert [d["reason"] for d in provided.decisions() if d.get("host") == "undeclared.canary.test"] == ["denied-name"]
+    assert provided.decided("undeclared.canary.test") == ["denied-name"]
     world.settle()
     assert world.dns_names(mark) == set()

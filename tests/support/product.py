@@ -289,6 +289,18 @@ class Session:
         lines = (line for line in self.logs("caddy").splitlines() if '"decision"' in line and line.startswith("{"))
         return [entry for entry in map(json.loads, lines) if entry.get("msg") == "decision"]
 
+    def decided(self, host: str) -> list[str]:
+        """Reasons of the decisions about a host; waits for the first, which conmon may write after the client's answer.
+
+        :raises AssertionError: there is none
+        """
+        return wait_for(
+            lambda: [entry["reason"] for entry in self.decisions() if entry.get("host") == host],
+            60,
+            f"one on {host}",
+            0.1,
+        )
+
     def owns(self) -> bool:
         """True while anything of the session exists: a closed one need not be closed again, which costs seconds."""
         from support import leaks
