@@ -87,12 +87,15 @@ def test_caddy_without_broker_has_l1_alone_and_no_admin():
 
 
 def test_l3_lists_the_provider_and_nothing_else():
-    config = policy.caddy("a.main", T, [DOCS], [PROVIDER], "anthropic", [], "198.51.100.53")
+    front = policy.Front("anthropic", ["m-*"], ["web_search"], {"request_bytes": 9})
+    config = policy.caddy("a.main", T, [DOCS], [PROVIDER], front, [], "198.51.100.53")
     servers = config["apps"]["http"]["servers"]
     l3 = servers["l3"]["routes"][0]["handle"][0]
     assert [p["name"] for p in l3["policy"]] == ["api.example.com"]
     assert servers["l3"]["listen"] == ["198.18.0.5:3129"] and servers["l1"]["listen"] == ["198.18.0.1:3128"]
-    assert servers["l2"]["routes"][0]["handle"][0]["upstream"] == "198.18.0.6:4000"
+    l2 = servers["l2"]["routes"][0]["handle"][0]
+    assert l2["upstream"] == "198.18.0.6:4000"
+    assert (l2["models"], l2["hosted_tools"], l2["request_bytes"]) == (["m-*"], ["web_search"], 9)
 
 
 def test_litellm_has_references_instead_of_keys_and_never_calls_out_by_itself():

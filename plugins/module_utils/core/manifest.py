@@ -380,8 +380,7 @@ def _with_mock(manifest: Manifest) -> Manifest:
 
 _UNBUILT = {
     "microvm": "isolation in a microVM",
-    "llm.hosted_tools": "provider-side tools",
-    "llm.limits": "limits on requests and spend",
+    "llm.limits": "limits on requests and spend but request_bytes",
     "packages": "packages of an agent's own",
 }
 
@@ -394,8 +393,7 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
     llm = manifest.llm
     present = {
         "microvm": "microvm" in manifest.marks,
-        "llm.hosted_tools": bool(llm and llm.hosted_tools),
-        "llm.limits": bool(llm and llm.limits),
+        "llm.limits": bool(llm and set(llm.limits) - {"request_bytes"}),
         "packages": bool(manifest.packages),
     }
     for key, there in present.items():

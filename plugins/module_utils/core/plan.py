@@ -92,6 +92,8 @@ def _llm(draft: Draft) -> Optional[Json]:
         "provider": None if llm.mock is not None else llm.provider,
         "mock": llm.mock is not None,
         "models": list(llm.models),
+        "hosted_tools": list(llm.hosted_tools),
+        "limits": dict(llm.limits),
     }
 
 

@@ -15,7 +15,7 @@ def _caddy(draft: Draft) -> Json:
         draft.topology,
         network.destinations(draft) if draft.mode == roles.PROXY else None,
         network.provider(draft),
-        network.protocol(draft),
+        network.front(draft),
         network.denied(draft),
         draft.host.resolver,
         proxy.chain() if (proxy := network.chain(draft)) else None,

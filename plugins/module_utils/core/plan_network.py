@@ -161,6 +161,14 @@ def protocol(draft: Draft) -> Optional[str]:
     return draft.manifest.llm.protocol if draft.brokered and draft.manifest.llm else None
 
 
+def front(draft: Draft) -> Optional[policy.Front]:
+    """What the inference front lets through; None without a broker."""
+    llm = draft.manifest.llm
+    if not draft.brokered or llm is None or llm.protocol is None:
+        return None
+    return policy.Front(llm.protocol, llm.models, llm.hosted_tools, dict(llm.limits))
+
+
 # --- listeners, rules, wires -----------------------------------------------------------------------------------
 
 

@@ -82,11 +82,24 @@ def _connect(
     }
 
 
-def _inference(session: str, protocol: str, upstream: str) -> Json:
+class Front:
+    """What the inference front lets through: protocol, models (none: every model), provider-side tools, limits."""
+
+    def __init__(
+        self, protocol: str, models: Sequence[str] = (), hosted: Sequence[str] = (), limits: Optional[Json] = None
+    ) -> None:
+        self.protocol, self.models, self.hosted, self.limits = protocol, list(models), list(hosted), dict(limits or {})
+
+
+def _inference(session: str, front: Front, upstream: str) -> Json:
+    bound = {"request_bytes": front.limits["request_bytes"]} if "request_bytes" in front.limits else {}
     return {
         "handler": "asf_inference",
         "session": session,
-        "protocol": protocol,
+        "protocol": front.protocol,
+        "models": front.models,
+        "hosted_tools": front.hosted,
+        **bound,
         "token_file": TOKEN_FILE,
         "key_file": MASTER_FILE,
         "max_body": 33554432,
@@ -100,12 +113,12 @@ def caddy(
     topology: Topology,
     destinations: Optional[Sequence[Destination]],
     provider: Sequence[Destination],
-    protocol: Optional[str],
+    inference: Optional[Front],
     deny: Sequence[str],
     resolver: str,
     chain: Optional[Json] = None,
 ) -> Json:
-    """Caddy's whole configuration: L1 unless ``destinations`` is None, and with a broker (``protocol``) L2 and L3.
+    """Caddy's whole configuration: L1 unless ``destinations`` is None, and with a broker (``inference``) L2 and L3.
 
     L1t decides by L1's own handler, so it names that server and has no list; it is there where a name is for it.
     ``deny`` are CIDRs that no name may resolve to, whatever the manifest allows: the cables' range and the host's
@@ -121,8 +134,8 @@ def caddy(
         if any(d.transparent for d in destinations):
             listen = f"{front.ip}:{L1T_PORT}"
             apps["asf_transparent"] = {"listen": listen, "listener": "L1t", "server": "l1", "max_conns": 256}
-    if protocol is not None:
-        l2 = _inference(session, protocol, f"{topology.broker.near.ip}:{BROKER_PORT}")
+    if inference is not None:
+        l2 = _inference(session, inference, f"{topology.broker.near.ip}:{BROKER_PORT}")
         l3 = _connect(session, "L3", provider, deny, resolver, chain)
         servers["l2"] = _server(session, "L2", f"{front.ip}:{L2_PORT}", l2, 256)
         servers["l3"] = _server(session, "L3", f"{exit_.ip}:{L3_PORT}", l3, 256)

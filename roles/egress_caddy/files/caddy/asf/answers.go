@@ -86,10 +86,13 @@ func errorBody(protocol string, kind, code, message string) []byte {
 
 // answerFront writes an answer of the front's own and notes it for the log.
 func answerFront(w http.ResponseWriter, protocol string, e *exchange, no frontRefusal) {
-	e.status, e.reason, e.detail = no.status, no.reason, no.message
+	e.status, e.reason, e.detail, e.key = no.status, no.reason, no.message, no.key
 	h := w.Header()
 	h.Del("Server")
 	h.Set("X-Asf-Inference", no.reason)
+	if no.key != "" {
+		h.Set("X-Asf-Key", no.key)
+	}
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	switch {
@@ -98,7 +101,7 @@ func answerFront(w http.ResponseWriter, protocol string, e *exchange, no frontRe
 	case no.status == http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
 	}
-	if no.status != http.StatusServiceUnavailable { // waiting clients keep their connection
+	if no.reason != frontBrokerStarting { // waiting clients keep their connection; before others unread bodies lie
 		h.Set("Connection", "close")
 	}
 	body := errorBody(protocol, errorType(protocol, no.status), no.reason, "ASF: "+no.message)

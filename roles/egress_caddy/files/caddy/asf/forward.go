@@ -3,16 +3,17 @@
 package asf
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 )
 
 const (
@@ -56,43 +57,18 @@ func copyListed(dst, src http.Header, list []string, clean func(string) bool) {
 	}
 }
 
-// countedBody bounds a request's body and says afterwards how it ended.
-type countedBody struct {
-	io.ReadCloser
-	left  int64
-	read  atomic.Int64
-	over  atomic.Bool
-	other atomic.Bool // the client's side failed
-}
-
-var errTooLarge = errors.New("body too large")
-
-func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if b.read.Add(int64(n)) > b.left {
-		b.over.Store(true)
-		return 0, errTooLarge
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		b.other.Store(true)
-	}
-	return n, err
-}
-
 // forward sends an admitted request to the broker and relays the answer.
-func (i *Inference) forward(w http.ResponseWriter, q *http.Request, e *exchange) {
+func (i *Inference) forward(w http.ResponseWriter, q *http.Request, e *exchange, body []byte) {
 	ctx, cancel := i.group.context(q.Context())
 	defer cancel()
-	body := &countedBody{ReadCloser: q.Body, left: i.MaxBody}
 	out, err := i.request(ctx, q, body)
 	if err != nil {
-		answerFront(w, i.Protocol, e, frontRefusal{reasonInternal, http.StatusInternalServerError, "the request could not be built"})
+		answerFront(w, i.Protocol, e, *refuseFront(reasonInternal, http.StatusInternalServerError, "the request could not be built"))
 		return
 	}
 	resp, err := i.transport.RoundTrip(out)
-	e.up = min(body.read.Load(), i.MaxBody)
 	if err != nil {
-		answerFront(w, i.Protocol, e, i.brokerTrouble(ctx, body, err))
+		answerFront(w, i.Protocol, e, *i.brokerTrouble(ctx, err))
 		return
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -110,13 +86,10 @@ func opaque(resp *http.Response) bool {
 }
 
 // request builds what the broker sees. The target is one of the table's own strings by now, byte for byte.
-func (i *Inference) request(ctx context.Context, q *http.Request, body *countedBody) (*http.Request, error) {
-	out, err := http.NewRequestWithContext(ctx, q.Method, "http://"+i.Upstream+q.RequestURI, nil)
+func (i *Inference) request(ctx context.Context, q *http.Request, body []byte) (*http.Request, error) {
+	out, err := http.NewRequestWithContext(ctx, q.Method, "http://"+i.Upstream+q.RequestURI, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
-	}
-	if q.ContentLength != 0 {
-		out.Body, out.ContentLength = body, q.ContentLength
 	}
 	copyListed(out.Header, q.Header, requestHeaders, func(string) bool { return true })
 	if out.Header.Get("User-Agent") == "" {
@@ -128,18 +101,17 @@ func (i *Inference) request(ctx context.Context, q *http.Request, body *countedB
 
 // brokerTrouble names why there is no answer. A broker that cannot be reached is starting or restarting: 503 with
 // Retry-After and the protocol's overloaded error is what makes clients wait and try again (measured with Claude Code).
-func (i *Inference) brokerTrouble(ctx context.Context, body *countedBody, err error) frontRefusal {
+func (i *Inference) brokerTrouble(ctx context.Context, err error) *frontRefusal {
+	var dial *net.OpError
 	switch {
-	case body.over.Load():
-		return *i.tooLarge()
 	case i.group.isStopped():
-		return frontRefusal{reasonClosed, http.StatusServiceUnavailable, "the session is closing"}
-	case ctx.Err() != nil, body.other.Load():
-		return frontRefusal{reasonClientGone, http.StatusBadRequest, "the request ended early"}
-	case timedOut(err) && body.read.Load() > 0:
-		return frontRefusal{frontBrokerTimeout, http.StatusGatewayTimeout, "the broker did not answer in time"}
+		return refuseFront(reasonClosed, http.StatusServiceUnavailable, "the session is closing")
+	case ctx.Err() != nil:
+		return refuseFront(reasonClientGone, http.StatusBadRequest, "the request ended early")
+	case timedOut(err) && !(errors.As(err, &dial) && dial.Op == "dial"):
+		return refuseFront(frontBrokerTimeout, http.StatusGatewayTimeout, "the broker did not answer in time")
 	}
-	return frontRefusal{frontBrokerStarting, http.StatusServiceUnavailable, "the broker is starting, try again"}
+	return refuseFront(frontBrokerStarting, http.StatusServiceUnavailable, "the broker is starting, try again")
 }
 
 // relay streams a good answer: each piece is flushed as it comes.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"asf.sandbox/caddy/front"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
@@ -33,6 +34,16 @@ type Inference struct {
 	Upstream string `json:"upstream,omitempty"`
 	// MaxBody bounds a request's body in bytes. Default 32 MiB.
 	MaxBody int64 `json:"max_body,omitempty"`
+	// Models are the names that may be asked for, with * for any run of characters; none: every name.
+	Models []string `json:"models,omitempty"`
+	// Hosted are the provider-side things that are granted, by the words of the front's table or by their types.
+	Hosted []string `json:"hosted_tools,omitempty"`
+	// RequestBytes is the manifest's own bound of a body, below MaxBody.
+	RequestBytes int64 `json:"request_bytes,omitempty"`
+	// BodyMemory bounds the bodies that are held at once. Default 64 MiB.
+	BodyMemory int64 `json:"body_memory,omitempty"`
+	// BodyTimeout is how long a client may take to send a body. Default 2m.
+	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
 	// ControlPath answers GET with 204 when the token is right, and is never passed on. Default /asf/control.
 	ControlPath string `json:"control_path,omitempty"`
 	// ResponseTimeout is how long the broker may take before it answers. Default 10m.
@@ -40,7 +51,10 @@ type Inference struct {
 
 	token     credential
 	key       string
-	routes    map[string]route
+	routes    map[string]*front.Endpoint
+	grants    *front.Grants
+	memory    *memory
+	sizeKey   string // of the manifest, when the bound of a body is its own
 	redact    *redactor
 	transport http.RoundTripper
 	group     *group
@@ -54,9 +68,12 @@ func (*Inference) CaddyModule() caddy.ModuleInfo {
 
 // Provision reads the secrets and fails closed: without both there is no front.
 func (i *Inference) Provision(caddy.Context) error {
-	i.routes = routes[i.Protocol]
-	if i.routes == nil {
+	if i.Protocol != protocolAnthropic && i.Protocol != protocolOpenAI {
 		return fmt.Errorf("protocol %q: use %q or %q", i.Protocol, protocolAnthropic, protocolOpenAI)
+	}
+	var err error
+	if i.routes, err = routesOf(i.Protocol); err != nil {
+		return err
 	}
 	if a, err := netip.ParseAddrPort(i.Upstream); err != nil || a.Port() == 0 {
 		return fmt.Errorf("upstream %q is not IP:port", i.Upstream)
@@ -75,9 +92,8 @@ func (i *Inference) Provision(caddy.Context) error {
 	if i.Listener == "" {
 		i.Listener = "L2"
 	}
-	if i.MaxBody <= 0 {
-		i.MaxBody = 32 << 20
-	}
+	i.bounds()
+	i.grants = &front.Grants{Models: i.Models, Hosted: i.Hosted}
 	if i.ControlPath == "" {
 		i.ControlPath = "/asf/control"
 	}
@@ -88,13 +104,30 @@ func (i *Inference) Provision(caddy.Context) error {
 	return nil
 }
 
+// bounds sets the defaults of what a body may be.
+func (i *Inference) bounds() {
+	if i.MaxBody <= 0 {
+		i.MaxBody = 32 << 20
+	}
+	if i.RequestBytes > 0 && i.RequestBytes < i.MaxBody {
+		i.MaxBody, i.sizeKey = i.RequestBytes, "llm.limits.request_bytes"
+	}
+	if i.BodyMemory <= 0 {
+		i.BodyMemory = 64 << 20
+	}
+	i.memory = &memory{limit: max(i.BodyMemory, i.MaxBody)}
+	fallback(&i.BodyTimeout, 2*time.Minute)
+}
+
 // newTransport never reads proxy variables: with them the broker's key would be sent to that proxy (case P14).
-// Connections are not kept: the broker closes idle ones by itself, and a request that meets such a close would fail.
+// Connections are kept for less time than the broker keeps them (uvicorn closes idle ones after 5 s): a request that met
+// such a close would fail.
 func (i *Inference) newTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                  nil,
 		DialContext:            (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-		DisableKeepAlives:      true,
+		MaxIdleConnsPerHost:    64,
+		IdleConnTimeout:        2 * time.Second,
 		DisableCompression:     true,
 		ResponseHeaderTimeout:  time.Duration(i.ResponseTimeout),
 		MaxResponseHeaderBytes: 64 << 10,
@@ -114,6 +147,7 @@ type exchange struct {
 	session, listener string
 	method, target    string
 	reason, detail    string
+	key               string
 	status            int
 	up, down          int64
 	start             time.Time
@@ -126,7 +160,7 @@ func (e *exchange) emit() {
 		verdict = decisionAllow
 	}
 	k := kind{session: e.session, listener: e.listener, method: printable(e.method),
-		target: printable(describeTarget(e.target)), decision: verdict, reason: e.reason, status: e.status}
+		target: printable(describeTarget(e.target)), decision: verdict, reason: e.reason, key: e.key, status: e.status}
 	decided.note(k, printable(e.detail), "", e.up, e.down, e.start)
 }
 
@@ -137,7 +171,7 @@ func (i *Inference) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhtt
 	defer raw.leave()
 	e := &exchange{session: i.Session, listener: i.Listener, method: q.Method, target: q.RequestURI, start: time.Now()}
 	if !i.group.enter() {
-		answerFront(w, i.Protocol, e, frontRefusal{reasonClosed, http.StatusServiceUnavailable, "the session is closing"})
+		answerFront(w, i.Protocol, e, *refuseFront(reasonClosed, http.StatusServiceUnavailable, "the session is closing"))
 		e.emit()
 		return nil
 	}
@@ -150,11 +184,32 @@ func (i *Inference) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhtt
 		w.WriteHeader(e.status)
 		return nil
 	}
-	if no := i.admit(q); no != nil {
+	if no := i.serve(w, q, e); no != nil {
 		answerFront(w, i.Protocol, e, *no)
+	}
+	return nil
+}
+
+// serve judges a request and passes it on, or answers the models by itself.
+func (i *Inference) serve(w http.ResponseWriter, q *http.Request, e *exchange) *frontRefusal {
+	r, no := i.admit(q)
+	switch {
+	case no != nil:
+		return no
+	case r.Body == "":
+		i.answerModels(w, e)
 		return nil
 	}
-	i.forward(w, q, e)
+	body, no := i.read(w, q)
+	if no != nil {
+		return no
+	}
+	defer body.free()
+	e.up = int64(len(body.b))
+	if _, denied := r.Check(body.b, i.grants); denied != nil {
+		return deniedBody(denied)
+	}
+	i.forward(w, q, e, body.b)
 	return nil
 }
 

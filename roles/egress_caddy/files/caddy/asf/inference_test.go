@@ -16,12 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"asf.sandbox/caddy/front"
 	"github.com/caddyserver/caddy/v2"
 )
 
 const (
 	testToken  = "session-token-0123456789abcdef"
 	testMaster = "master-key-0123456789abcdef-xyz"
+
+	least      = `{"model":"m","messages":[]}` // of Messages and Chat Completions
+	leastInput = `{"model":"m"}`               // of Responses
 )
 
 // seen is one request as the broker got it.
@@ -31,8 +35,8 @@ type seen struct {
 	length               int64
 }
 
-// front is an inference front with a broker of the test's own behind it.
-type front struct {
+// bench is an inference front with a broker of the test's own behind it.
+type bench struct {
 	*proxy
 	broker   *httptest.Server
 	upstream string
@@ -51,9 +55,9 @@ func secretFile(t *testing.T, text string) string {
 	return f
 }
 
-func startFront(t *testing.T, protocol string, more m) *front {
+func startFront(t *testing.T, protocol string, more m) *bench {
 	t.Helper()
-	f := &front{}
+	f := &bench{}
 	f.broker = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		b, _ := io.ReadAll(q.Body)
 		f.mu.Lock()
@@ -78,14 +82,14 @@ func startFront(t *testing.T, protocol string, more m) *front {
 	return f
 }
 
-func (f *front) answer(h http.HandlerFunc) {
+func (f *bench) answer(h http.HandlerFunc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.serve = h
 }
 
 // got returns what reached the broker since the last call.
-func (f *front) got() []seen {
+func (f *bench) got() []seen {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := f.requests
@@ -94,7 +98,7 @@ func (f *front) got() []seen {
 }
 
 // ask sends one request with the session's token, a JSON body when there is one, and more header lines.
-func (f *front) ask(line, body string, headers ...string) reply {
+func (f *bench) ask(line, body string, headers ...string) reply {
 	f.t.Helper()
 	head := []string{line + " HTTP/1.1", "Host: front:4000", "Authorization: Bearer " + testToken, "Connection: close"}
 	if body != "" {
@@ -104,7 +108,7 @@ func (f *front) ask(line, body string, headers ...string) reply {
 }
 
 // refusedAs checks an answer of the front's own, and that it says nothing secret.
-func (f *front) refusedAs(what string, r reply, status int, reason string) {
+func (f *bench) refusedAs(what string, r reply, status int, reason string) {
 	f.t.Helper()
 	if r.code != status || r.header.Get("X-Asf-Inference") != reason || r.header.Get("Server") != "" {
 		f.t.Errorf("%s: %d %v %s, want %d %s", what, r.code, r.header, r.body, status, reason)
@@ -119,7 +123,7 @@ func (f *front) refusedAs(what string, r reply, status int, reason string) {
 	}
 }
 
-func (f *front) silent(what string, r reply) {
+func (f *bench) silent(what string, r reply) {
 	f.t.Helper()
 	all := fmt.Sprint(r)
 	if strings.Contains(all, testToken) || strings.Contains(all, testMaster) {
@@ -142,7 +146,7 @@ func spellingsOf(path string) []string {
 // TestRoutes is case B1: with the session's token, whatever is not an inference route of the protocol, in any
 // spelling and with any method, is refused here and never seen by the broker.
 func TestRoutes(t *testing.T) {
-	for protocol := range routes {
+	for _, protocol := range []string{protocolAnthropic, protocolOpenAI} {
 		t.Run(protocol, func(t *testing.T) {
 			f := startFront(t, protocol, nil)
 			for _, path := range adminRoutes(protocol) {
@@ -150,23 +154,33 @@ func TestRoutes(t *testing.T) {
 					f.refusedFrom(line)
 				}
 			}
-			for line, r := range routes[protocol] {
+			own := routesFor(t, protocol)
+			for line, r := range own {
 				method, path, _ := strings.Cut(line, " ")
 				for _, s := range spellingsOf(path) {
 					f.refusedFrom(method + " " + s)
 				}
 				for _, other := range []string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "post", "CONNECT"} {
-					if _, ok := routes[protocol][other+" "+path]; !ok {
+					if _, ok := own[other+" "+path]; !ok {
 						f.refusedFrom(other + " " + path)
 					}
 				}
-				if r.body {
+				if r.Body != "" {
 					f.refusedFrom(method + " " + path + "?beta=true&beta=true")
 					f.refusedFrom(method + " " + path + "?Beta=true")
 				}
 			}
 		})
 	}
+}
+
+func routesFor(t *testing.T, protocol string) map[string]*front.Endpoint {
+	t.Helper()
+	out, err := routesOf(protocol)
+	if err != nil || len(out) != 3 {
+		t.Fatalf("%v %v", out, err)
+	}
+	return out
 }
 
 func prefixed(prefix string, list []string) []string {
@@ -184,23 +198,21 @@ func adminRoutes(protocol string) []string {
 		"/docs", "/openapi.json", "/user/new", "/sso/key/generate", "/anthropic/v1/messages", "/openai/v1/responses", "/bedrock/x", "/vertex_ai/x",
 		"/v1/files", "/v1/batches", "/v1/embeddings", "/v1/models/x", "/mcp", "/metrics", "/ui", "/v1/messages/batches", "/v1/responses/resp_1",
 	}
-	for other, list := range routes {
-		for line := range list {
-			_, path, _ := strings.Cut(line, " ")
-			if _, ok := routes[protocol][line]; other != protocol && !ok {
-				out = append(out, path)
-			}
+	all, _ := front.Endpoints()
+	for line, e := range all {
+		if e.Protocol != protocol && e.Protocol != "both" {
+			out = append(out, strings.TrimPrefix(line, "POST "))
 		}
 	}
 	return out
 }
 
 // refusedFrom sends a request that must not pass, with a valid body for POST.
-func (f *front) refusedFrom(line string) {
+func (f *bench) refusedFrom(line string) {
 	f.t.Helper()
 	body := ""
 	if strings.HasPrefix(line, "POST") {
-		body = "{}"
+		body = least
 	}
 	r := f.ask(line, body)
 	if r.code < 400 {
@@ -216,7 +228,8 @@ func (f *front) refusedFrom(line string) {
 func TestToken(t *testing.T) {
 	f := startFront(t, protocolAnthropic, nil)
 	send := func(lines ...string) reply {
-		return f.raw(strings.Join(append([]string{"GET /v1/models HTTP/1.1", "Host: x", "Connection: close"}, lines...), "\r\n") + "\r\n\r\n")
+		head := []string{"POST /v1/messages HTTP/1.1", "Host: x", "Connection: close", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(least))}
+		return f.raw(strings.Join(append(head, lines...), "\r\n") + "\r\n\r\n" + least)
 	}
 	bearer, key := "Authorization: Bearer "+testToken, "x-api-key: "+testToken
 	for _, lines := range [][]string{{bearer}, {key}, {bearer, key}, {"authorization: bearer " + testToken}, {"X-API-KEY:   " + testToken + "  "}} {
@@ -265,14 +278,14 @@ func talkative(w http.ResponseWriter, _ *http.Request) {
 func TestForwarded(t *testing.T) {
 	f := startFront(t, protocolAnthropic, nil)
 	f.answer(talkative)
-	r := f.ask("POST /v1/messages?beta=true", `{"model":"m"}`, manyHeaders...)
+	r := f.ask("POST /v1/messages?beta=true", least, manyHeaders...)
 	seen := f.got()
 	if r.code != 200 || len(seen) != 1 {
 		t.Fatalf("%+v %+v", r, seen)
 	}
 	want := http.Header{"Accept": {"text/event-stream"}, "Content-Type": {"application/json"}, "User-Agent": {"client/1"}, "Anthropic-Version": {"2023-06-01"},
-		"Anthropic-Beta": {"a"}, "X-Stainless-Lang": {"js"}, "Authorization": {"Bearer " + testMaster}, "Content-Length": {"13"}, "Connection": {"close"}}
-	if got := seen[0]; got.method+" "+got.target != "POST /v1/messages?beta=true" || got.body != `{"model":"m"}` || fmt.Sprint(got.header) != fmt.Sprint(want) {
+		"Anthropic-Beta": {"a"}, "X-Stainless-Lang": {"js"}, "Authorization": {"Bearer " + testMaster}, "Content-Length": {"27"}}
+	if got := seen[0]; got.method+" "+got.target != "POST /v1/messages?beta=true" || got.body != least || fmt.Sprint(got.header) != fmt.Sprint(want) {
 		t.Errorf("broker got %+v", got)
 	}
 	for name := range r.header {
@@ -284,13 +297,13 @@ func TestForwarded(t *testing.T) {
 		r.header.Get("X-Request-Id")+r.header.Get("Retry-After") != "" || r.body != `{"key":"[redacted]"}` {
 		t.Errorf("%+v", r)
 	}
-	if got := f.last(1); got.Decision != "allow" || got.Reason != "ok" || got.Status != 200 || got.Target != "/v1/messages?[cut]" || got.Up != 13 || got.Listener != "L2" {
+	if got := f.last(1); got.Decision != "allow" || got.Reason != "ok" || got.Status != 200 || got.Target != "/v1/messages?[cut]" || got.Up != 27 || got.Listener != "L2" {
 		t.Errorf("%+v", got)
 	}
 }
 
 // post sends a body with header lines of the test's own.
-func (f *front) post(body string, lines ...string) reply {
+func (f *bench) post(body string, lines ...string) reply {
 	f.t.Helper()
 	head := append([]string{"POST /v1/responses HTTP/1.1", "Host: x", "Connection: close", "Authorization: Bearer " + testToken}, lines...)
 	return f.raw(strings.Join(head, "\r\n") + "\r\n\r\n" + body)
@@ -300,23 +313,23 @@ func (f *front) post(body string, lines ...string) reply {
 func TestBodies(t *testing.T) {
 	f := startFront(t, protocolOpenAI, nil)
 	raw := f.post
-	const length = "Content-Length: 2"
+	const length = "Content-Length: 13"
 	for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json; charset=utf-16",
 		"application/json; x=y", "application/jsonx", "", "application/json, text/plain", "application/json\r\nContent-Type: text/plain"} {
-		f.refusedAs("type "+kind, raw("{}", length, "Content-Type: "+kind), 415, frontDeniedType)
+		f.refusedAs("type "+kind, raw(leastInput, length, "Content-Type: "+kind), 415, frontDeniedType)
 	}
-	f.refusedAs("no type", raw("{}", length), 415, frontDeniedType)
+	f.refusedAs("no type", raw(leastInput, length), 415, frontDeniedType)
 	kind := "Content-Type: application/json; charset=UTF-8"
 	for _, e := range []string{"gzip", "br", "identity, gzip", "zstd"} {
-		f.refusedAs("encoding "+e, raw("{}", length, kind, "Content-Encoding: "+e), 415, frontDeniedEncoding)
+		f.refusedAs("encoding "+e, raw(leastInput, length, kind, "Content-Encoding: "+e), 415, frontDeniedEncoding)
 	}
 	f.refusedAs("no body", raw("", kind, "Content-Length: 0"), 400, frontDeniedBody)
-	if r := raw("{}", kind, length, "Content-Encoding: identity"); r.code != 200 || len(f.got()) != 1 {
+	if r := raw(leastInput, kind, length, "Content-Encoding: identity"); r.code != 200 || len(f.got()) != 1 {
 		t.Errorf("identity: %+v", r)
 	}
 	f.refusedAs("GET with a body", f.ask("GET /v1/models", "{}"), 400, frontDeniedBody)
-	r := raw("{}", kind, length, "Transfer-Encoding: chunked") // two framings: the server drops one, or refuses
-	if s := f.got(); r.code == 200 && (len(s) != 1 || s[0].length >= 0) {
+	r := raw("d\r\n"+leastInput+"\r\n0\r\n\r\n", kind, "Content-Length: 3", "Transfer-Encoding: chunked") // two framings: the server drops one, or refuses
+	if s := f.got(); r.code == 200 && (len(s) != 1 || s[0].body != leastInput || s[0].length != 13) {
 		t.Errorf("ambiguous framing: %+v %+v", r, s)
 	}
 }
@@ -325,26 +338,15 @@ func TestBodies(t *testing.T) {
 func TestSizes(t *testing.T) {
 	f := startFront(t, protocolOpenAI, nil)
 	raw, kind := f.post, "Content-Type: application/json"
-	big := strings.Repeat("x", 1001)
+	big := `{"model":"m","input":"` + strings.Repeat("x", 976) + `"}` + " "
 	f.refusedAs("too large", raw(big, kind, "Content-Length: 1001"), 413, frontDeniedSize)
 	r := raw("3e9\r\n"+big+"\r\n0\r\n\r\n", kind, "Transfer-Encoding: chunked")
-	if r.code != 413 || r.header.Get("X-Asf-Inference") != frontDeniedSize || !strings.Contains(r.body, "invalid_request_error") {
-		t.Errorf("chunked, too large: %+v", r)
-	}
+	f.refusedAs("chunked, too large", r, 413, frontDeniedSize)
 	if r := raw("3e8\r\n"+big[:1000]+"\r\n0\r\n\r\n", kind, "Transfer-Encoding: chunked"); r.code != 200 {
 		t.Errorf("chunked, at the limit: %+v", r)
 	}
-	whole := 0
-	for _, s := range f.got() { // of the one that was too large the broker may see a beginning that breaks off
-		if len(s.body) > 1000 {
-			t.Errorf("the broker got %d bytes", len(s.body))
-		}
-		if len(s.body) == 1000 {
-			whole++
-		}
-	}
-	if whole != 1 {
-		t.Errorf("%d bodies at the limit arrived", whole)
+	if got := f.got(); len(got) != 1 || got[0].body != big[:1000] {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -362,7 +364,7 @@ func TestErrorsOfTheBroker(t *testing.T) {
 				w.WriteHeader(status)
 				_, _ = io.WriteString(w, body)
 			})
-			r := f.ask("POST /v1/messages", "{}")
+			r := f.ask("POST /v1/messages", least)
 			n++
 			f.silent(body, r)
 			if strings.Contains(fmt.Sprint(r), provider) || strings.Contains(fmt.Sprint(r), "198.18") {
@@ -409,7 +411,7 @@ func TestErrorKeepsItsMeaning(t *testing.T) {
 		w.WriteHeader(429)
 		_, _ = io.WriteString(w, `{"error":{"message":"Rate limit reached for gpt-5-mini","type":"tokens","code":"rate_limit_exceeded"}}`)
 	})
-	r := f.ask("POST /v1/chat/completions", "{}")
+	r := f.ask("POST /v1/chat/completions", least)
 	want := `"error":{"message":"Rate limit reached for gpt-5-mini","type":"tokens","param":null,"code":"rate_limit_exceeded"}`
 	if r.code != 429 || r.header.Get("Retry-After") != "9" || !strings.Contains(r.body, want) {
 		t.Errorf("%+v", r)
@@ -423,7 +425,7 @@ func TestOpaque(t *testing.T) {
 		w.Header().Set("Content-Encoding", "gzip")
 		_, _ = io.WriteString(w, "opaque")
 	})
-	if r := f.ask("POST /v1/messages", "{}"); r.code != 502 || strings.Contains(r.body, "opaque") {
+	if r := f.ask("POST /v1/messages", least); r.code != 502 || strings.Contains(r.body, "opaque") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -433,7 +435,7 @@ func TestBrokerDown(t *testing.T) {
 	for protocol, word := range map[string]string{protocolAnthropic: "overloaded_error", protocolOpenAI: "server_error"} {
 		f := startFront(t, protocol, nil)
 		f.broker.Close()
-		r := f.ask("GET /v1/models", "")
+		r := f.ask("POST "+map[string]string{protocolAnthropic: "/v1/messages", protocolOpenAI: "/v1/chat/completions"}[protocol], least)
 		f.refusedAs("down", r, 503, frontBrokerStarting)
 		if r.header.Get("Retry-After") != "1" || !strings.Contains(r.body, `"type":"`+word+`"`) {
 			t.Errorf("%+v", r)
@@ -452,7 +454,7 @@ func TestBrokerDown(t *testing.T) {
 // upstream is no loopback address, as net/http asks no proxy for those.
 func TestNoProxy(t *testing.T) {
 	f := startFront(t, protocolAnthropic, m{"upstream": "192.0.2.1:4000"})
-	if r := f.ask("GET /v1/models", ""); r.code != 503 {
+	if r := f.ask("POST /v1/messages", least); r.code != 503 {
 		t.Errorf("%+v", r)
 	}
 	if proxyCanary.conns.Load() != 0 || proxyCanary.bytes() != "" {
@@ -469,7 +471,8 @@ func TestBrokerDies(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	c := f.dial()
-	_, _ = io.WriteString(c, "GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testToken+"\r\n\r\n")
+	_, _ = io.WriteString(c, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testToken+
+		"\r\nContent-Type: application/json\r\nContent-Length: 27\r\n\r\n"+least)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -481,7 +484,7 @@ func TestBrokerDies(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	f.answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	if r := f.ask("GET /v1/models", ""); r.code != 503 || r.header.Get("Retry-After") != "1" {
+	if r := f.ask("POST /v1/messages", least); r.code != 503 || r.header.Get("Retry-After") != "1" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -512,7 +515,7 @@ func TestStreaming(t *testing.T) {
 	f.answer(events(step))
 	c := f.dial()
 	_, _ = io.WriteString(c, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testToken+
-		"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+		"\r\nContent-Type: application/json\r\nContent-Length: 27\r\n\r\n"+least)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || resp.Header.Get("Content-Type") != "text/event-stream" {
 		t.Fatalf("headers do not come before the first event: %v %+v", err, resp)
@@ -604,7 +607,7 @@ func TestSecretFile(t *testing.T) {
 
 // TestFrontLimits: connections beyond the front's cap are answered in words that clients wait on.
 func TestFrontLimits(t *testing.T) {
-	f := &front{proxy: startCaddy(t, "L2", m{"handler": "asf_inference", "protocol": "anthropic", "upstream": "127.0.0.1:1",
+	f := &bench{proxy: startCaddy(t, "L2", m{"handler": "asf_inference", "protocol": "anthropic", "upstream": "127.0.0.1:1",
 		"token_file": secretFile(t, testToken), "key_file": secretFile(t, testMaster)}, m{"max_conns": 1})}
 	_ = f.dial()
 	time.Sleep(100 * time.Millisecond)

@@ -36,7 +36,7 @@ func (f *Refuse) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.H
 	no := refuse(f.reason(q), "refused by the HTTP server before any route")
 	if isFront(f.Listener) {
 		e := &exchange{session: f.Session, listener: f.Listener, method: q.Method, target: q.RequestURI, start: time.Now()}
-		answerFront(w, f.Protocol, e, frontRefusal{no.reason, no.status(), no.detail})
+		answerFront(w, f.Protocol, e, *refuseFront(no.reason, no.status(), no.detail))
 		e.emit()
 		return nil
 	}

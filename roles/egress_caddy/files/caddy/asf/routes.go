@@ -3,9 +3,13 @@
 package asf
 
 import (
+	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
+
+	"asf.sandbox/caddy/front"
 )
 
 const (
@@ -13,25 +17,21 @@ const (
 	protocolOpenAI    = "openai"
 )
 
-// route is one thing that a session token opens.
-type route struct {
-	body    bool     // a JSON body is expected; otherwise none may come
-	queries []string // exact query strings that may follow the path
-}
-
-// routes are matched on the raw bytes of method and target: no decoding, no cleaning, no case folding, so a path has
-// one spelling here and at the broker. (Caddy's own path matcher lets /key/generate/../../v1/messages through.)
-var routes = map[string]map[string]route{
-	protocolAnthropic: {
-		"POST /v1/messages":              {body: true, queries: []string{"beta=true"}},
-		"POST /v1/messages/count_tokens": {body: true, queries: []string{"beta=true"}},
-		"GET /v1/models":                 {},
-	},
-	protocolOpenAI: {
-		"POST /v1/chat/completions": {body: true},
-		"POST /v1/responses":        {body: true},
-		"GET /v1/models":            {},
-	},
+// routesOf are the table's routes of one protocol. They are matched on the raw bytes of method and target: no decoding,
+// no cleaning, no case folding, so a path has one spelling here and at the broker. (Caddy's own path matcher lets
+// /key/generate/../../v1/messages through.)
+func routesOf(protocol string) (map[string]*front.Endpoint, error) {
+	all, err := front.Endpoints()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]*front.Endpoint{}
+	for line, e := range all {
+		if e.Protocol == protocol || e.Protocol == "both" {
+			out[line] = e
+		}
+	}
+	return out, nil
 }
 
 const (
@@ -52,43 +52,48 @@ type frontRefusal struct {
 	reason  string
 	status  int
 	message string
+	key     string // the manifest's key that would change it, "" when none would
 }
 
-// admit judges everything but the body's bytes. Order: token, route, query, framing; so nobody without the token
-// learns what is served.
-func (i *Inference) admit(q *http.Request) *frontRefusal {
+func refuseFront(reason string, status int, message string) *frontRefusal {
+	return &frontRefusal{reason: reason, status: status, message: message}
+}
+
+// admit judges everything but the body's bytes, and finds the route. Order: token, route, query, framing; so nobody
+// without the token learns what is served.
+func (i *Inference) admit(q *http.Request) (*front.Endpoint, *frontRefusal) {
 	if !i.token.authorized(q.Header) {
-		return &frontRefusal{frontDeniedToken, http.StatusUnauthorized,
-			"the session token is missing, wrong, or given in two ways that differ"}
+		return nil, refuseFront(frontDeniedToken, http.StatusUnauthorized,
+			"the session token is missing, wrong, or given in two ways that differ")
 	}
 	path, query, queried := strings.Cut(q.RequestURI, "?")
 	r, ok := i.routes[q.Method+" "+path]
 	if !ok {
-		return &frontRefusal{frontDeniedPath, http.StatusForbidden, "this method and path are not on the list"}
+		return nil, refuseFront(frontDeniedPath, http.StatusForbidden, "this method and path are not on the list")
 	}
-	if queried && !contains(r.queries, query) {
-		return &frontRefusal{frontDeniedQuery, http.StatusForbidden, "this query is not on the list"}
+	if queried && !slices.Contains(r.Queries, query) {
+		return nil, refuseFront(frontDeniedQuery, http.StatusForbidden, "this query is not on the list")
 	}
-	if !r.body {
+	if r.Body == "" {
 		if q.ContentLength != 0 {
-			return &frontRefusal{frontDeniedBody, http.StatusBadRequest, "no body belongs here"}
+			return nil, refuseFront(frontDeniedBody, http.StatusBadRequest, "no body belongs here")
 		}
-		return nil
+		return r, nil
 	}
-	return i.admitBody(q)
+	return r, i.admitBody(q)
 }
 
 func (i *Inference) admitBody(q *http.Request) *frontRefusal {
 	if !isJSON(q.Header.Values("Content-Type")) {
-		return &frontRefusal{frontDeniedType, http.StatusUnsupportedMediaType, "the body must be application/json in UTF-8"}
+		return refuseFront(frontDeniedType, http.StatusUnsupportedMediaType, "the body must be application/json in UTF-8")
 	}
 	for _, e := range q.Header.Values("Content-Encoding") {
 		if !strings.EqualFold(e, "identity") {
-			return &frontRefusal{frontDeniedEncoding, http.StatusUnsupportedMediaType, "the body must not be compressed"}
+			return refuseFront(frontDeniedEncoding, http.StatusUnsupportedMediaType, "the body must not be compressed")
 		}
 	}
 	if q.ContentLength == 0 {
-		return &frontRefusal{frontDeniedBody, http.StatusBadRequest, "a body is missing"}
+		return refuseFront(frontDeniedBody, http.StatusBadRequest, "a body is missing")
 	}
 	if q.ContentLength > i.MaxBody {
 		return i.tooLarge()
@@ -97,7 +102,10 @@ func (i *Inference) admitBody(q *http.Request) *frontRefusal {
 }
 
 func (i *Inference) tooLarge() *frontRefusal {
-	return &frontRefusal{frontDeniedSize, http.StatusRequestEntityTooLarge, "the body is larger than the session's limit"}
+	no := refuseFront(frontDeniedSize, http.StatusRequestEntityTooLarge,
+		fmt.Sprintf("the body is larger than the session's limit of %d bytes", i.MaxBody))
+	no.key = i.sizeKey
+	return no
 }
 
 // isJSON demands one Content-Type, application/json: the broker reads any other type as a form.
@@ -115,13 +123,4 @@ func isJSON(types []string) bool {
 		}
 	}
 	return true
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
