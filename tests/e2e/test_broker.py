@@ -462,6 +462,23 @@ def _supervised(session: Session) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def test_a_budget_is_kept_while_the_broker_restarts(home: Home, session: SessionFactory) -> None:
+    """`llm.limits`: 429 in the protocol's shape, with the key; counted in the evidence. A new broker is no new budget."""
+    limits = {"tokens_per_session": 1, "concurrent_requests": 2}
+    home.agent("br-limited", {"llm": {"protocol": "anthropic", "mock": "words", "limits": limits}})
+    opened = session.open("br-limited")
+    assert ask(opened, message())[0].status == 200
+    answer = ask(opened, message())[0]
+    assert (answer.status, answer.reason) == (429, "limit-tokens") and answer.error["type"] == "rate_limit_error"
+    assert answer.headers["x-asf-key"] == "llm.limits.tokens_per_session" and "0 are left" in answer.error["message"]
+    kill = f"import os; os.kill({_supervised(opened)[-1]['pid']}, 9)"
+    podman("exec", opened.container("broker"), "python3", "-c", kill)
+    assert ask(opened, message())[0].status == 429
+    opened.close()
+    counted = json.loads((opened.evidence / "usage.json").read_text())["front"]["counted"]
+    assert counted["requests"] == 1 and counted["input_tokens"] + counted["output_tokens"] > 0
+
+
 def test_B8_a_killed_broker_comes_back(embedded: Session) -> None:
     """The supervisor restarts it; until then the front asks clients to wait; the same token works afterwards."""
     start = _supervised(embedded)[-1]

@@ -207,3 +207,12 @@ def test_a_killed_caddy_takes_what_it_had_counted_along(status: str, said: bool)
     notes = gathering._uncounted({"caddy": decisions.parse([denial, exited])})
     assert (len(notes) == 1 and status in notes[0]) if said else not notes
     assert gathering._uncounted({"caddy": decisions.parse([exited])}) == gathering._uncounted({}) == []
+
+
+def test_what_the_front_counted_is_what_it_said_last():
+    sums = {"requests": 2, "input_tokens": 7, "cached_tokens": 1, "cache_write_tokens": 0, "output_tokens": 5, "x": 1}
+    lines = [{"msg": "usage", "so_far": {"requests": 1}}, {"msg": "usage", "so_far": sums}, {"msg": "usage"}]
+    found = decisions.parse(json.dumps(line) for line in lines)
+    del sums["x"]
+    assert found.counted == sums and found.other == 1
+    assert decisions.usage([], [], found.counted)["front"]["counted"] == sums

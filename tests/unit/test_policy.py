@@ -87,7 +87,7 @@ def test_caddy_without_broker_has_l1_alone_and_no_admin():
 
 
 def test_l3_lists_the_provider_and_nothing_else():
-    front = policy.Front("anthropic", ["m-*"], ["web_search"], {"request_bytes": 9})
+    front = policy.Front("anthropic", ["m-*"], ["web_search"], {"request_bytes": 9, "tokens_per_session": 7})
     config = policy.caddy("a.main", T, [DOCS], [PROVIDER], front, [], "198.51.100.53")
     servers = config["apps"]["http"]["servers"]
     l3 = servers["l3"]["routes"][0]["handle"][0]
@@ -96,6 +96,7 @@ def test_l3_lists_the_provider_and_nothing_else():
     l2 = servers["l2"]["routes"][0]["handle"][0]
     assert l2["upstream"] == "198.18.0.6:4000"
     assert (l2["models"], l2["hosted_tools"], l2["request_bytes"]) == (["m-*"], ["web_search"], 9)
+    assert l2["limits"] == {"tokens_per_session": 7} and l2["state_file"] == policy.STATE_FILE
 
 
 def test_litellm_has_references_instead_of_keys_and_never_calls_out_by_itself():

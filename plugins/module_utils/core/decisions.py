@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Log lines of Caddy and of the broker, turned into records of the evidence. Pure.
 
-Three kinds of lines count: Caddy's egress decisions (``msg: decision``), the supervisor's events
-(``asf: supervisor``) and the broker's usage (``asf: usage``). Host names and details come from the workload: they are
-kept as data, bounded, and escaped only where they are shown (invariant 10).
+Four kinds of lines count: Caddy's egress decisions (``msg: decision``), the front's usage (``msg: usage``), the
+supervisor's events (``asf: supervisor``) and the broker's usage (``asf: usage``). Host names and details come from the
+workload: they are kept as data, bounded, and escaped only where they are shown (invariant 10).
 """
 
 from __future__ import annotations
@@ -58,6 +58,14 @@ _SO_FAR: tuple[tuple[str, type, int], ...] = (
     ("output_tokens", int, 0),
     ("cost_usd", float, 0),
 )
+#: What the front has counted in the whole session, as every line of its usage says.
+_COUNTED: tuple[tuple[str, type, int], ...] = (
+    ("requests", int, 0),
+    ("input_tokens", int, 0),
+    ("cached_tokens", int, 0),
+    ("cache_write_tokens", int, 0),
+    ("output_tokens", int, 0),
+)
 _LONGEST_LINE = 16_384
 #: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
 DENIED_NAME = "asf-denied.invalid"
@@ -73,11 +81,15 @@ _TOKENS = ("input_tokens", "output_tokens", "cost_usd")
 
 @dataclass
 class Parsed:
-    """Records in the order of the log. ``other`` counts lines of no known kind (they are not kept)."""
+    """Records in the order of the log. ``other`` counts lines of no known kind (they are not kept).
+
+    ``counted`` is what the front said last about the session's tokens; None when it said nothing.
+    """
 
     decisions: list[dict[str, Any]] = field(default_factory=list)
     supervisor: list[dict[str, Any]] = field(default_factory=list)
     usage: list[dict[str, Any]] = field(default_factory=list)
+    counted: dict[str, Any] | None = None
     other: int = 0
     dropped: int = 0
 
@@ -121,6 +133,8 @@ def parse(lines: Iterable[str], limit: int = 200_000) -> Parsed:
         raw = _json(text)
         if raw is None:
             found.other += 1
+        elif raw.get("msg") == "usage" and isinstance(raw.get("so_far"), Mapping):
+            found.counted = _record(raw["so_far"], _COUNTED)
         elif len(found.decisions) + len(found.supervisor) + len(found.usage) >= limit:
             found.dropped += weight(raw)
         elif raw.get("asf") == "supervisor":
@@ -210,15 +224,22 @@ def restarts(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def usage(caddy: Sequence[Mapping[str, Any]], broker: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """The document ``usage.json``: what passed Caddy, and what the broker reported; ``broker`` is None without one."""
+def usage(
+    caddy: Sequence[Mapping[str, Any]],
+    broker: Sequence[Mapping[str, Any]] | None,
+    counted: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The document ``usage.json``: what passed Caddy, what the broker reported, and what the front has ``counted``.
+
+    ``broker`` is None without one.
+    """
     front = [record for record in caddy if str(record.get("listener", "")).startswith("L2")]
     return {
         "version": 1,
         "decisions": counts(caddy),
         "listeners": {name: _carried(group) for name, group in sorted(_grouped(caddy, _listener).items())},
         "hosts": _hosts(caddy),
-        "front": None if broker is None else {**_carried(front), "routes": _routes(front)},
+        "front": None if broker is None else {**_carried(front), "routes": _routes(front), "counted": counted},
         **_models(broker),
     }
 

@@ -380,7 +380,7 @@ def _with_mock(manifest: Manifest) -> Manifest:
 
 _UNBUILT = {
     "microvm": "isolation in a microVM",
-    "llm.limits": "limits on requests and spend but request_bytes",
+    "llm.limits.usd_per_session": "limits on spend",
     "packages": "packages of an agent's own",
 }
 
@@ -393,7 +393,7 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
     llm = manifest.llm
     present = {
         "microvm": "microvm" in manifest.marks,
-        "llm.limits": bool(llm and set(llm.limits) - {"request_bytes"}),
+        "llm.limits.usd_per_session": bool(llm and "usd_per_session" in llm.limits),
         "packages": bool(manifest.packages),
     }
     for key, there in present.items():

@@ -132,8 +132,13 @@ _LLM = Section(
             Section(
                 {
                     "requests_per_minute": Key(Number(1, 1000000), "Requests in a minute."),
-                    "request_bytes": Key(Number(1, 1 << 40), "Bytes of one request."),
-                    "tokens_per_session": Key(Number(1, 1 << 50), "Tokens, as the provider reports them."),
+                    "concurrent_requests": Key(Number(1, 1000), "Requests that run at once."),
+                    "request_bytes": Key(Number(1, 1 << 40), "Bytes of one request; never more than 32 MiB."),
+                    "tokens_per_session": Key(
+                        Number(1, 1 << 50),
+                        "Tokens, as the provider reports them: input (cached too) and output. A request that begins "
+                        "below the limit is finished.",
+                    ),
                     "usd_per_session": Key(Number(0.01, 1e9, decimal=True), "Spend, as the provider reports it."),
                 }
             ),

@@ -18,6 +18,8 @@ L1_PORT, L2_PORT, L3_PORT, BROKER_PORT = 3128, 4000, 3129, 4000
 L1T_PORT = 443  # the port that a client without a proxy asks for
 TOKEN_FILE, MASTER_FILE = "/run/secrets/asf-token", "/run/secrets/asf-master"
 CONTROL_PATH = "/asf/control"
+#: What a session has used. On Caddy's tmpfs: it outlives the program, which its PID 1 starts again, and ends with the session.
+STATE_FILE = "/tmp/asf-front.json"
 
 
 class Destination:
@@ -92,7 +94,8 @@ class Front:
 
 
 def _inference(session: str, front: Front, upstream: str) -> Json:
-    bound = {"request_bytes": front.limits["request_bytes"]} if "request_bytes" in front.limits else {}
+    bound = {key: front.limits[key] for key in ("request_bytes",) if key in front.limits}
+    counted = {key: value for key, value in front.limits.items() if key not in bound}
     return {
         "handler": "asf_inference",
         "session": session,
@@ -100,6 +103,8 @@ def _inference(session: str, front: Front, upstream: str) -> Json:
         "models": front.models,
         "hosted_tools": front.hosted,
         **bound,
+        "limits": counted,
+        "state_file": STATE_FILE,
         "token_file": TOKEN_FILE,
         "key_file": MASTER_FILE,
         "max_body": 33554432,

@@ -203,4 +203,5 @@ def _write(evidence: Evidence, parsed: Mapping[str, decisions.Parsed], found: Ga
         found.restarts = decisions.restarts(events)
         passed = parsed["caddy"].decisions if "caddy" in parsed else []
         reported = parsed["broker"].usage if "broker" in parsed else None
-        evidence.write("usage.json", decisions.usage(passed, reported))
+        counted = parsed["caddy"].counted if "caddy" in parsed else None
+        evidence.write("usage.json", decisions.usage(passed, reported, counted))

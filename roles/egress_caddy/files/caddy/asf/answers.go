@@ -98,6 +98,10 @@ func answerFront(w http.ResponseWriter, protocol string, e *exchange, no frontRe
 	switch {
 	case no.status == http.StatusUnauthorized: // RFC 9110 section 15.5.2
 		h.Set("WWW-Authenticate", `Bearer realm="asf"`)
+	case no.retry > 0:
+		h.Set("Retry-After", strconv.Itoa(no.retry))
+	case no.retry < 0:
+		h.Set("X-Should-Retry", "false")
 	case no.status == http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
 	}

@@ -31,7 +31,10 @@ func newExactFilter(secrets []string) *exactFilter {
 }
 
 func (f *exactFilter) push(p []byte) []byte {
-	b := f.replace(append(f.carry, p...))
+	if len(f.carry) > 0 { // rare: the piece before ended like the beginning of a secret
+		p = append(f.carry, p...)
+	}
+	b := f.replace(p)
 	keep := f.tail(b)
 	f.carry = bytes.Clone(b[len(b)-keep:])
 	return b[:len(b)-keep]
@@ -70,6 +73,7 @@ func (f *exactFilter) tail(b []byte) int {
 type eventFilter struct {
 	exact  *exactFilter
 	redact *redactor
+	seen   func(doc []byte) // is shown each event's data
 	line   []byte
 	long   bool // inside a line that is over the limit
 }
@@ -116,8 +120,12 @@ func (f *eventFilter) redactLine(line []byte) []byte {
 	if !found {
 		return line
 	}
-	clean := f.redact.event(bytes.TrimSpace(doc))
-	if bytes.Equal(clean, bytes.TrimSpace(doc)) {
+	doc = bytes.TrimSpace(doc)
+	if f.seen != nil {
+		f.seen(doc)
+	}
+	clean := f.redact.event(doc)
+	if bytes.Equal(clean, doc) {
 		return line
 	}
 	return append(append([]byte("data: "), clean...), '\n')

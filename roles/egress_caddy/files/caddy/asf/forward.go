@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 )
 
 const (
@@ -114,24 +116,82 @@ func (i *Inference) brokerTrouble(ctx context.Context, err error) *frontRefusal 
 	return refuseFront(frontBrokerStarting, http.StatusServiceUnavailable, "the broker is starting, try again")
 }
 
-// relay streams a good answer: each piece is flushed as it comes.
+// relay passes a good answer on: a stream of events piece by piece, anything else, which is of no use before its end,
+// as a whole when it is not large.
 func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http.Response, e *exchange) {
 	h := w.Header()
 	h.Del("Server")
 	copyListed(h, resp.Header, responseHeaders, i.clean)
-	f := i.filterFor(resp)
-	w.WriteHeader(resp.StatusCode)
 	e.status, e.reason = resp.StatusCode, reasonOK
+	exact := newExactFilter([]string{i.key})
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
+		i.stream(ctx, w, resp, e, &eventFilter{exact: exact, redact: i.redact, seen: e.meter.Event}, nil)
+		return
+	}
+	room, _ := answers.Get().(*[]byte)
+	defer answers.Put(room)
+	body, err := readSome((*room)[:0], resp.Body)
+	*room = body[:0]
+	switch {
+	case err == nil: // there is more
+		i.stream(ctx, w, resp, e, exact, body)
+	case errors.Is(err, io.EOF):
+		i.whole(w, e, exact, body)
+	case ctx.Err() != nil:
+		i.breakOff(ctx, http.NewResponseController(w), e)
+	default:
+		answerFront(w, i.Protocol, e, *refuseFront(frontBrokerError, http.StatusBadGateway, "the broker broke off its answer"))
+	}
+}
+
+const maxWhole = 1 << 20 // bytes of an answer that is held until its end
+
+// answers are buffers for whole answers.
+var answers = sync.Pool{New: func() any { b := make([]byte, 0, 128<<10); return &b }}
+
+// readSome reads until the end (io.EOF), an error, or maxWhole (nil).
+func readSome(b []byte, from io.Reader) ([]byte, error) {
+	for len(b) < maxWhole {
+		if len(b) == cap(b) {
+			b = append(make([]byte, 0, 2*cap(b)), b...)
+		}
+		n, err := from.Read(b[len(b):cap(b)])
+		if b = b[:len(b)+n]; err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+func (i *Inference) whole(w http.ResponseWriter, e *exchange, exact *exactFilter, body []byte) {
+	e.meter.Document(body)
+	e.whole, e.first = true, time.Now()
+	body = exact.replace(body)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(e.status)
+	n, err := w.Write(body)
+	if e.down = int64(n); err != nil {
+		e.reason = reasonClientGone
+	}
+}
+
+// stream passes an answer on: each piece is flushed as it comes. begun is what was read already.
+func (i *Inference) stream(ctx context.Context, w http.ResponseWriter, resp *http.Response, e *exchange, f filter, begun []byte) {
+	w.WriteHeader(e.status)
 	rc := http.NewResponseController(w)
 	_ = rc.Flush() // a client that is gone is noticed at the first piece
+	source := io.MultiReader(bytes.NewReader(begun), resp.Body)
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := resp.Body.Read(buf)
+		n, err := source.Read(buf)
 		piece := f.push(buf[:n])
 		if errors.Is(err, io.EOF) {
 			piece = append(piece[:len(piece):len(piece)], f.finish()...)
 		}
 		if len(piece) > 0 {
+			if e.first.IsZero() {
+				e.first = time.Now()
+			}
 			sent, werr := w.Write(piece)
 			e.down += int64(sent)
 			if werr != nil || rc.Flush() != nil {
@@ -142,6 +202,7 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
+			e.whole = true
 			return
 		default:
 			i.breakOff(ctx, rc, e)
@@ -163,14 +224,6 @@ func (i *Inference) breakOff(ctx context.Context, rc *http.ResponseController, e
 	if conn, _, err := rc.Hijack(); err == nil {
 		_ = conn.Close()
 	}
-}
-
-func (i *Inference) filterFor(resp *http.Response) filter {
-	exact := newExactFilter([]string{i.key})
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
-		return &eventFilter{exact: exact, redact: i.redact}
-	}
-	return exact
 }
 
 func (i *Inference) clean(value string) bool {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"asf.sandbox/caddy/front"
 )
 
 // group holds the requests that one handler is serving. Hijacked connections outlive http.Server.Shutdown (net/http
@@ -143,5 +145,6 @@ func Shutdown() {
 		wait.Go(func() { g.stop(stopPatience) })
 	}
 	wait.Wait()
+	front.Save()
 	Flush()
 }

@@ -40,6 +40,10 @@ type Inference struct {
 	Hosted []string `json:"hosted_tools,omitempty"`
 	// RequestBytes is the manifest's own bound of a body, below MaxBody.
 	RequestBytes int64 `json:"request_bytes,omitempty"`
+	// Limits are the session's, by the manifest's keys; zero is none.
+	Limits FrontLimits `json:"limits,omitempty"`
+	// StateFile keeps what the session has used, beyond this process. None: it is kept in memory alone.
+	StateFile string `json:"state_file,omitempty"`
 	// BodyMemory bounds the bodies that are held at once. Default 64 MiB.
 	BodyMemory int64 `json:"body_memory,omitempty"`
 	// BodyTimeout is how long a client may take to send a body. Default 2m.
@@ -54,6 +58,7 @@ type Inference struct {
 	routes    map[string]*front.Endpoint
 	grants    *front.Grants
 	memory    *memory
+	account   *front.Account
 	sizeKey   string // of the manifest, when the bound of a body is its own
 	redact    *redactor
 	transport http.RoundTripper
@@ -98,6 +103,9 @@ func (i *Inference) Provision(caddy.Context) error {
 		i.ControlPath = "/asf/control"
 	}
 	fallback(&i.ResponseTimeout, 10*time.Minute)
+	if i.account, err = front.Open(i.Session, i.StateFile); err != nil {
+		return err
+	}
 	i.transport = i.newTransport()
 	i.group = newGroup()
 	i.forget = register(i.group)
@@ -151,6 +159,12 @@ type exchange struct {
 	status            int
 	up, down          int64
 	start             time.Time
+
+	facts front.Facts
+	meter front.Meter
+	first time.Time // when the first piece of the answer went to the client
+	whole bool      // the answer came to its end
+	free  bool      // no tokens are used
 }
 
 func (e *exchange) emit() {
@@ -206,10 +220,16 @@ func (i *Inference) serve(w http.ResponseWriter, q *http.Request, e *exchange) *
 	}
 	defer body.free()
 	e.up = int64(len(body.b))
-	if _, denied := r.Check(body.b, i.grants); denied != nil {
+	facts, denied := r.Check(body.b, i.grants)
+	if denied != nil {
 		return deniedBody(denied)
 	}
+	e.facts, e.free = facts, r.Free
+	if no := i.account.Enter(i.Limits.all(), time.Now()); no != nil {
+		return exceeded(no)
+	}
 	i.forward(w, q, e, body.b)
+	i.settle(e)
 	return nil
 }
 

@@ -53,6 +53,7 @@ type frontRefusal struct {
 	status  int
 	message string
 	key     string // the manifest's key that would change it, "" when none would
+	retry   int    // seconds after which it is worth a try, 0: not said, -1: never
 }
 
 func refuseFront(reason string, status int, message string) *frontRefusal {

@@ -19,6 +19,7 @@ type Endpoint struct {
 	Protocol string   `json:"protocol"` // "anthropic", "openai" or "both"
 	Queries  []string `json:"queries"`  // exact query strings that may follow the path
 	Body     string   `json:"body"`     // the body's shape; "" when no body belongs here
+	Free     bool     `json:"free"`     // no tokens are used
 	Answer   string   `json:"answer"`   // what the front answers by itself, "" when the broker does
 
 	rule *rule

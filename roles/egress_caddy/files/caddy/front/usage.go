@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-4-Clause
+
+package front
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// Usage is what one request used. The providers' three ways to say it are made one: Input is what was read anew,
+// Cached what was read from a cache, Written what was put into one.
+type Usage struct {
+	Input, Cached, Written, Output int64
+	Reported                       bool // by the provider; else estimated
+}
+
+// Total is what counts against a budget.
+func (u Usage) Total() int64 { return u.Input + u.Cached + u.Written + u.Output }
+
+// reported is a usage object of any of the three protocols.
+type reported struct {
+	InputTokens   int64 `json:"input_tokens"`
+	OutputTokens  int64 `json:"output_tokens"`
+	CacheCreation int64 `json:"cache_creation_input_tokens"` // Messages: not within input_tokens
+	CacheRead     int64 `json:"cache_read_input_tokens"`
+	Prompt        int64 `json:"prompt_tokens"` // Chat Completions
+	Completion    int64 `json:"completion_tokens"`
+	PromptDetails struct {
+		Cached int64 `json:"cached_tokens"` // within prompt_tokens
+	} `json:"prompt_tokens_details"`
+	InputDetails struct {
+		Cached int64 `json:"cached_tokens"` // Responses: within input_tokens
+	} `json:"input_tokens_details"`
+}
+
+func (r *reported) usage() Usage {
+	within := max(r.PromptDetails.Cached, r.InputDetails.Cached)
+	u := Usage{Input: max(r.InputTokens, r.Prompt) - within, Cached: within, Written: r.CacheCreation, Output: max(r.OutputTokens, r.Completion)}
+	u.Cached = max(u.Cached, r.CacheRead)
+	u.Input, u.Cached, u.Written, u.Output = bounded(u.Input), bounded(u.Cached), bounded(u.Written), bounded(u.Output)
+	return u
+}
+
+// bounded keeps a number within what a session can add up.
+func bounded(n int64) int64 { return min(max(n, 0), 1<<40) }
+
+// Meter reads the usage out of an answer as it passes.
+type Meter struct {
+	usage  Usage
+	events int64 // of a stream: an estimate of its tokens when nobody reports them
+}
+
+var usageKey = []byte(`"usage"`)
+
+// Event looks at one JSON document of a stream. Reports are cumulative: the largest number of each kind counts.
+func (m *Meter) Event(doc []byte) {
+	m.events++
+	if !bytes.Contains(doc, usageKey) { // within a text its quotes are escaped
+		return
+	}
+	var v struct {
+		Usage   *reported `json:"usage"`
+		Message struct {  // message_start
+			Usage *reported `json:"usage"`
+		} `json:"message"`
+		Response struct { // response.completed
+			Usage *reported `json:"usage"`
+		} `json:"response"`
+	}
+	if json.Unmarshal(doc, &v) != nil {
+		return
+	}
+	for _, r := range []*reported{v.Usage, v.Message.Usage, v.Response.Usage} {
+		m.add(r)
+	}
+}
+
+func (m *Meter) add(r *reported) {
+	if r == nil {
+		return
+	}
+	u := r.usage()
+	m.usage = Usage{max(m.usage.Input, u.Input), max(m.usage.Cached, u.Cached), max(m.usage.Written, u.Written), max(m.usage.Output, u.Output), true}
+}
+
+// Document looks at a whole answer. Only the key of the document itself counts: a tool's input may have one too.
+func (m *Meter) Document(doc []byte) {
+	var raw []byte
+	switch first := bytes.Index(doc, usageKey); {
+	case first < 0:
+		return
+	case bytes.LastIndex(doc, usageKey) == first: // then there is no need to read all the rest
+		s := &scanner{b: doc, i: first + len(usageKey)}
+		if s.expect(':') == nil {
+			start := s.i
+			if s.skip(0) == nil {
+				raw = doc[start:s.i]
+			}
+		}
+	default:
+		raw = member(doc, "usage")
+	}
+	var r *reported
+	if raw != nil && json.Unmarshal(raw, &r) == nil {
+		m.add(r)
+	}
+}
+
+// member is the value of a key of an object, nil without one.
+func member(doc []byte, name string) []byte {
+	s := &scanner{b: doc}
+	if s.expect('{') != nil {
+		return nil
+	}
+	for again := true; again; {
+		key, err := s.key()
+		start := s.i
+		if err == nil {
+			err = s.skip(1)
+		}
+		if err == nil && string(key) == name {
+			return doc[start:s.i]
+		}
+		if err == nil {
+			again, err = s.more('}')
+		}
+		if err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Read is what was used. When an answer broke off, or a provider reports nothing, it is estimated: four bytes of a
+// request are a token, and so is each event of a stream. A client must not win anything by hanging up early.
+func (m *Meter) Read(requestBytes int64, complete bool) Usage {
+	u := m.usage
+	if u.Reported && complete {
+		return u
+	}
+	if u.Input+u.Cached+u.Written == 0 {
+		u.Input = (requestBytes + 3) / 4
+	}
+	u.Output, u.Reported = max(u.Output, m.events), false
+	return u
+}
