@@ -463,7 +463,7 @@ def _supervised(session: Session) -> list[dict[str, Any]]:
 
 
 def test_a_budget_is_kept_while_the_broker_restarts(home: Home, session: SessionFactory) -> None:
-    """`llm.limits`: 429 in the protocol's shape, with the key; counted in the evidence. A new broker is no new budget."""
+    """`llm.limits`: 429 in the protocol's shape, with the key, and in the evidence. A new broker is no new budget."""
     limits = {"tokens_per_session": 1, "concurrent_requests": 2}
     home.agent("br-limited", {"llm": {"protocol": "anthropic", "mock": "words", "limits": limits}})
     opened = session.open("br-limited")
