@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test crash test-podman5 bench lint unit requirements reportshot
+.PHONY: help setup demo test crash test-podman5 bench bench-routed lint unit requirements reportshot
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -36,6 +36,11 @@ bench:          ## open, verify and close against the bare commands; writes buil
 reportshot:     ## screenshots of the last session's report, in build/report (needs Chromium)
 	@echo 'make reportshot: set-up, then headless Chromium on the last report'
 	@$(operator) tools/report_shot
+
+bench-routed:   ## traffic through a gateway against the same user-mode network bare; writes build/bench-routed.json
+	@echo 'make bench-routed: set-up, images, then interleaved measurements in a closed network'
+	@$(operator) python3 tools/build_all.py demo
+	@./tools/testnet python3 tools/bench_routed.py
 
 lint:           ## ruff, mypy, yamllint, ansible-lint, go vet, licence rules
 	@echo 'make lint: set-up, then the linters'

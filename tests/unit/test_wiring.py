@@ -49,12 +49,17 @@ def test_the_near_end_makes_the_pair_with_arp_off_from_the_first_moment():
     far = T.agent.as_dict()["far"]
     lines = wiring._near_batch(T.agent.as_dict(), 12).splitlines()
     assert lines[0] == (
-        f"link add {near['interface']} address {near['mac']} arp off type veth "
-        f"peer name {far['interface']} address {far['mac']} arp off netns 12"
+        f"link add {near['interface']} mtu 1500 address {near['mac']} arp off type veth "
+        f"peer name {far['interface']} mtu 1500 address {far['mac']} arp off netns 12"
     )
     assert f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}" in lines
     assert lines[-1] == f"neigh replace {far['ip']} lladdr {far['mac']} nud permanent dev {near['interface']}"
     assert lines.index("link set lo up") > lines.index(f"link set {near['interface']} up")
+
+
+def test_a_gateways_cable_carries_what_its_uplink_carries():
+    """A smaller one would make fragments of an agent's datagrams, and the rules drop fragments."""
+    assert wiring._near_batch(T.gateway.as_dict(), 12).count(" mtu 65520 ") == 2
 
 
 def test_the_far_end_knows_the_near_one_and_nobody_else():

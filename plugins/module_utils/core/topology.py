@@ -14,6 +14,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 from .errors import PlanError
 
 UPLINK_IF = "tap0"
+#: That of slirp4netns' and pasta's links. A gateway's cable has the same: it forwards packets, and with a smaller one
+#: an agent's datagrams would become fragments, which are dropped, and a stream would cost its user-mode network more.
+UPLINK_MTU = 65520
 #: Where ranges may lie: benchmarking, private and carrier's space (RFC 2544, 1918, 6598). Public ones would be cut off.
 SPECIAL = tuple(
     map(ipaddress.IPv4Network, ("198.18.0.0/15", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
@@ -37,9 +40,10 @@ class Cable:
     name: str
     near: End
     far: End
+    mtu: int = 1500
 
     def as_dict(self) -> Dict[str, Any]:
-        return {"name": self.name, "near": vars(self.near).copy(), "far": vars(self.far).copy()}
+        return {"name": self.name, "near": vars(self.near).copy(), "far": vars(self.far).copy(), "mtu": self.mtu}
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,15 @@ def _mac(ip: str) -> str:
     return "02:a5:f0:00:00:" + format(int(ip.rsplit(".", 1)[1]), "02x")
 
 
-def _cable(network: ipaddress.IPv4Network, name: str, far: Tuple[str, str], near: Tuple[str, str], at: int) -> Cable:
+def _cable(
+    network: ipaddress.IPv4Network, name: str, far: Tuple[str, str], near: Tuple[str, str], at: int, mtu: int = 1500
+) -> Cable:
     """``far`` and ``near`` are role and interface; ``at`` is the number of the far end's address, the near's follows.
 
     Numbers count past the range where it is too small for a cable that this session does not have.
     """
     far_ip, near_ip = (str(network.network_address + number) for number in (at, at + 1))
-    return Cable(name, End(*near, near_ip, _mac(near_ip)), End(*far, far_ip, _mac(far_ip)))
+    return Cable(name, End(*near, near_ip, _mac(near_ip)), End(*far, far_ip, _mac(far_ip)), mtu)
 
 
 def _range(text: str, key: str, example: str) -> ipaddress.IPv4Network:
@@ -102,7 +108,7 @@ def topology(cable_range: str, longest: int = 29) -> Topology:
         str(network),
         _cable(network, "agent", ("caddy", "agent0"), ("agent", "eth0"), 1),
         _cable(network, "broker", ("caddy", "broker0"), ("broker", "eth0"), 5),
-        _cable(network, "gateway", ("gateway", "agent0"), ("agent", "eth1"), 9),
+        _cable(network, "gateway", ("gateway", "agent0"), ("agent", "eth1"), 9, UPLINK_MTU),
     )
 
 

@@ -17,12 +17,12 @@ Json = Dict[str, Any]
 
 
 def _near_batch(cable: Json, far_pid: int) -> str:
-    near, far = cable["near"], cable["far"]
+    near, far, mtu = cable["near"], cable["far"], cable["mtu"]
     return (
         "\n".join(
             [
-                f"link add {near['interface']} address {near['mac']} arp off type veth "
-                f"peer name {far['interface']} address {far['mac']} arp off netns {far_pid}",
+                f"link add {near['interface']} mtu {mtu} address {near['mac']} arp off type veth "
+                f"peer name {far['interface']} mtu {mtu} address {far['mac']} arp off netns {far_pid}",
                 f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}",
                 f"link set {near['interface']} up",
                 "link set lo up",
