@@ -71,6 +71,8 @@ def _destination(one: Mapping[str, Any]) -> str:
     text = f"{safe(one['to'], 260)} {safe(one['protocol'], 12)}{_ports(one['ports'])}"
     if one["tls"]:
         text += ", server name checked" if one["tls"] == "required" else ", bytes not looked at"
+    if one["transparent"]:
+        text += ", also without a proxy on port 443"
     if one["private"]:
         text += f", may resolve to {', '.join(safe(cidr, 20) for cidr in one['private'])}"
     return f"{text} (by {safe(one['via'], 10)})"

@@ -188,6 +188,7 @@ POLICY = closed(
                     "tls": {"enum": ["required", "any", None]},
                     "private": TEXTS,
                     "key": TEXT,
+                    "transparent": FLAG,
                 }
             )
         ),

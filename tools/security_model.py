@@ -90,8 +90,8 @@ INVARIANTS: dict[int, Invariant] = {
     ),
     2: Invariant(
         "No path, then one path",
-        "Cables and rules are loaded by one process from outside, rules first; what L1 and L3 then decide is tested in "
-        "Caddy's own tests and end to end.",
+        "Cables and rules are loaded by one process from outside, rules first; what L1, L1t and L3 then decide is tested "
+        "in Caddy's own tests and end to end.",
         (
             "tests/unit/test_wiring.py::test_rules_come_before_every_cable",
             "tests/unit/test_policy.py::test_every_chain_drops_by_default",
@@ -101,7 +101,9 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/e2e/test_several.py::test_N3_one_session_has_no_way_into_another",
             "tests/e2e/test_several.py::test_N3_nothing_of_another_session_answers_over_v4_or_v6",
             "tests/e2e/test_several.py::test_N6_closing_one_session_disturbs_no_other",
+            "tests/e2e/test_transparent.py::test_what_is_not_exactly_a_declared_name_is_closed_and_logged",
             f"{CADDY}/asf/connect_test.go::TestDenied",
+            f"{CADDY}/asf/transparent_test.go::TestTransparentRefused",
             f"{CADDY}/asf/authority_test.go::FuzzParseAuthority",
         ),
         (

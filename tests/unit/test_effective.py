@@ -44,7 +44,7 @@ def test_every_mode_has_words_and_a_document_of_the_schema(text: str) -> None:
 
 def test_a_line_for_each_destination_with_its_key() -> None:
     said = words(policy())
-    assert "docs.example.com tcp port 443, server name checked (by L1)" in said
+    assert "docs.example.com tcp port 443, server name checked, also without a proxy on port 443 (by L1)" in said
     assert "git.example.com tcp port 443, 8443, bytes not looked at, may resolve to 10.1.2.0/24 (by L1)" in said
     assert "network.allow_domains[1]" in said and "api.anthropic.com tcp port 443" in said
     assert "/workspace/repos/x rw from /home/op/x" in said and "repos[0]" in said

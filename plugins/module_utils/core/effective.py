@@ -51,18 +51,22 @@ def effective(plan: Mapping[str, Any], warnings: Sequence[Any], assumed: Sequenc
 
 
 def _destinations(plan: Mapping[str, Any]) -> list[Json]:
-    """What agent and broker may reach beyond the session; ``via`` is who enforces it."""
+    """What agent and broker may reach beyond the session; ``via`` is who enforces it, ``transparent`` says that
+    clients without a proxy reach it as well (L1t)."""
     network, out = plan["network"], []
+    named = {name for _, name in network["hosts"]}
     for one in network["domains"]:
         row = {"who": roles.AGENT, "via": "L1", "to": one["name"], "protocol": "tcp", "ports": list(one["ports"])}
-        out.append({**row, "tls": one["tls"], "private": list(one["private"]), "key": one["key"]})
+        rest = {"private": list(one["private"]), "key": one["key"], "transparent": one["name"] in named}
+        out.append({**row, "tls": one["tls"], **rest})
     for one in network["tuples"]:
         row = {"who": roles.AGENT, "via": "gateway", "to": one["cidr"], "protocol": one["protocol"]}
         ports = None if one["protocol"] == "icmp_echo" else one["ports"]
-        out.append({**row, "ports": ports, "tls": None, "private": [], "key": one["key"]})
+        out.append({**row, "ports": ports, "tls": None, "private": [], "key": one["key"], "transparent": False})
     for one in _l3(plan):
         row = {"who": roles.BROKER, "via": "L3", "to": one["name"], "protocol": "tcp", "ports": list(one["ports"])}
-        out.append({**row, "tls": one["tls"], "private": list(one["private"]), "key": one["key"]})
+        rest = {"private": list(one["private"]), "key": one["key"], "transparent": False}
+        out.append({**row, "tls": one["tls"], **rest})
     return out
 
 
