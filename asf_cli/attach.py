@@ -11,6 +11,7 @@ A terminal is not Podman's: it gets one of its own, and ``bridge`` stands betwee
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -110,8 +111,10 @@ def _on_terminal(podman: Any, to: Target, streams: Streams, go: Callable[[], obj
         try:
             connected = _connected(child, to, before)
             if go is None:  # it ran before: it sees its window change twice, so that it paints its screen again
-                _size(to.conmon, less=1)
-                how = screen.pump(child, soon=lambda: _size(to.conmon))
+                # On a busy machine it may run only after both, and see none: then once more, with more time between.
+                smaller, whole = (functools.partial(_size, to.conmon, less=less) for less in (1, 0))
+                smaller()
+                how = screen.pump(child, soon=[whole, smaller, whole, smaller, whole])
             else:
                 _refuse(connected, child, to)
                 _size(to.conmon)

@@ -39,7 +39,7 @@ _MAX_KEYS = 1 << 18
 _DRAIN = 0.1
 #: Seconds for the answers to what the workload asked the terminal.
 _ANSWER = 0.5
-#: Seconds after which ``soon`` is called.
+#: Seconds after which the first of ``soon`` is called; the pauses before the others double.
 _SOON = 0.2
 _STATUS = (b"\x1b[5n", b"\x1b[0n")
 #: Ctrl-] as a byte, and as keyboards report it that a program has put into another mode (kitty's, xterm's).
@@ -124,7 +124,9 @@ class Bridge:
         dumb = os.environ.get("TERM", "dumb") == "dumb"
         self._greeting = termfilter.UTF8 if utf8 is None and filtered and not dumb else b""
         self._keys = Keys()
-        self._soon: tuple[float, Callable[[], None]] | None = None
+        self._soon: list[Callable[[], None]] = []
+        self._pause = self._due = 0.0
+        self._heard = False
         self._handlers = {
             signal.SIGHUP: lambda: self.leave(HANGUP),
             signal.SIGTERM: lambda: self.leave(TERMINATED),
@@ -187,13 +189,13 @@ class Bridge:
             self._pumping = False
             raise Left(how)
 
-    def pump(self, child: subprocess.Popen[bytes], soon: Callable[[], None] | None = None) -> str:
+    def pump(self, child: subprocess.Popen[bytes], soon: Sequence[Callable[[], None]] = ()) -> str:
         """Move bytes until the program ends (``ended``) or the user is gone (how, as ``Left`` has it).
 
-        ``soon`` is called once, a moment later.
+        The first of ``soon`` is called a moment later; the others, two by two, only while the program says nothing.
         """
         handle = os.pidfd_open(child.pid)
-        self._soon = (time.monotonic() + _SOON, soon) if soon else None
+        self._soon, self._pause, self._due = list(soon), _SOON, time.monotonic() + _SOON
         try:
             self._pumping = True
             if self.how:
@@ -234,15 +236,19 @@ class Bridge:
     def _timeout(self) -> float | None:
         """Milliseconds until ``_overdue`` has something to do."""
         times = [self._held_since + KEY_PAUSE] if self._keys.held else []
-        times += [] if self._soon is None else [self._soon[0]]
+        times += [self._due] if self._soon else []
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def _overdue(self, now: float) -> None:
         if self._keys.held and now >= self._held_since + KEY_PAUSE:
             self._to_type += self._keys.release()
-        if self._soon is not None and now >= self._soon[0]:
-            (_, call), self._soon = self._soon, None
-            call()
+        if self._soon and now >= self._due:
+            if self._heard and len(self._soon) % 2 == 0:
+                self._soon.clear()
+            else:
+                self._soon.pop(0)()
+            self._pause *= 2
+            self._due = now + self._pause
 
     def _take(self) -> bool:
         """Read of the program's output what is there (a terminal gives 4 KiB at a time); false at its end."""
@@ -258,6 +264,7 @@ class Bridge:
                 block = b""  # nobody holds the other end any more
             data += block
             more = bool(block)
+        self._heard = self._heard or bool(data)
         shown = self.filter.feed(data)
         self._to_show += shown if self.filtered else data
         return more

@@ -132,13 +132,13 @@ def _attempts(targets: list[tuple[int, str, int]]) -> dict[str, str]:
 
 
 def test_N3_nothing_of_another_session_answers_over_v4_or_v6(pair: tuple[Session, Session]) -> None:
-    """From the agent, with all capabilities of its namespace: only its own cable's two listeners are open."""
+    """From the agent, with all capabilities of its namespace: only its own cable's three listeners are open."""
     one, _ = pair
     ports = (3128, 4000, 3129, 80, 443)
     v4 = [(socket.AF_INET, f"198.18.0.{last}", port) for last in (1, 2, 5, 6) for port in ports]
     v6 = [(socket.AF_INET6, address, 4000) for address in ("::ffff:198.18.0.5", "fe80::1", "fd00::1", "2001:db8::1")]
     found = one.in_netns("agent", lambda: _attempts(v4 + v6), timeout=120)
-    own = {"198.18.0.1:3128", "198.18.0.1:4000"}
+    own = {"198.18.0.1:3128", "198.18.0.1:4000", "198.18.0.1:443"}
     assert {place for place, how in found.items() if how == "open"} == own, found
 
 

@@ -221,3 +221,17 @@ def test_a_terminal_of_unknown_encoding_is_told():
         user.expect("aÛ漢")
         assert user.wait() == 0
     assert b"\x1b%G" in user.raw
+
+
+def test_what_is_done_soon_is_repeated_until_the_program_says_something(monkeypatch):
+    """Two by two: what is made smaller is always made whole again."""
+    monkeypatch.setattr(bridge.sys, "stdin", sys.__stdin__)
+    done = []
+    for heard_after, expected in ((0, "w"), (1, "w"), (2, "wsw"), (3, "wsw"), (9, "wswsw")):
+        found = bridge.Bridge(True)
+        done.clear()
+        found._soon = [lambda what=what: done.append(what) for what in "wswsw"]
+        for now in range(10):
+            found._heard = found._heard or now >= heard_after
+            found._overdue(float(now * 1000))
+        assert "".join(done) == expected and found._soon == []
