@@ -4,7 +4,7 @@
 import subprocess
 import sys
 
-_AGENTS = ("demo", "claude", "python-agent")
+_AGENTS = ("demo", "claude", "python-agent", "routed-scanner")
 
 
 def main() -> int:

@@ -156,6 +156,7 @@ def test_two_opens_at_once_do_not_both_get_the_tree(tree: str, monkeypatch: pyte
     monkeypatch.setattr(planning.inventory, "Inventory", lambda podman: Found())
     monkeypatch.setattr(planning, "_row", lambda *_: {})
     monkeypatch.setattr(planning, "_missing_volumes", lambda *_: [])
+    monkeypatch.setattr(planning.rehearsal, "gateway", lambda plan: None)
     monkeypatch.setattr(state, "begin", lambda *a, **k: (threading.Event().wait(0.1), begin(*a, **k))[1])
     ends: list[str] = []
 

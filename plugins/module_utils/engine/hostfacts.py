@@ -98,6 +98,7 @@ def for_plan(version: Version, resolver: Optional[str] = None) -> dict[str, Any]
         "routes": routes(),
         "controllers": list(controllers()),
         "seccomp_default": json.loads(Path(profile).read_text(encoding="utf-8")) if profile else {},
+        "icmp": _icmp(),
     }
 
 
@@ -127,6 +128,15 @@ def _last_line(text: str) -> str:
 
 
 # --- kernel ------------------------------------------------------------------------------------------------------
+
+
+def _icmp() -> bool:
+    """Whether this account may open an ICMP socket, by which alone slirp4netns and pasta carry echo requests."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP).close()
+    except OSError:
+        return False
+    return True
 
 
 def _userns_works() -> bool:

@@ -63,6 +63,13 @@ def enter_net(pid: int) -> None:
     os.close(fd)
 
 
+def unshare_net() -> None:
+    """Go into a new network namespace that ends with this process, after :func:`enter_parent_user`."""
+    if _LIBC.unshare(CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "unshare")
+
+
 def _close_from(first: int) -> None:
     """Close every descriptor from ``first`` up; the kernel's list, because the limit may have been lowered since."""
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:

@@ -28,6 +28,7 @@ from . import (
     images,
     inventory,
     plandoc,
+    rehearsal,
     state,
     statevolumes,
     teardown,
@@ -377,6 +378,7 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
                 code="busy",
                 remedy="wait for it, or end that process and open again",
             )
+        rehearsal.gateway(plan)
         missing = _missing_volumes(podman, plan)
         if check_mode:
             _check_live(podman, found, plan)
