@@ -174,7 +174,7 @@ def test_verify_finds_a_live_session_as_planned(raw: Session, plain: Session) ->
 
 
 def test_opening_again_changes_nothing(plain: Session) -> None:
-    done = plain.play("open.yml")
+    done = plain.play("open.yml", "--detach")
     assert done.rc == 0 and done.json["changed"] is False, done
 
 
