@@ -65,13 +65,9 @@ def refused(session: SessionFactory, agent: str, *args: str, **options: Any) -> 
 # --- keys that are valid and not built --------------------------------------------------------------------------------
 
 UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
-    "isolated": ({"network": {"mode": "isolated"}, "llm": BROKERED["llm"]}, "network.mode"),
-    "routed": ({"network": ROUTED}, "network.mode"),
-    "capabilities": ({"network": ROUTED, "capabilities": ["net_raw"]}, "capabilities"),
     "microvm": ({"isolation": "microvm"}, "isolation"),
     "engine": ({"isolation": "microvm", "microvm": {"engine": "krun"}}, "microvm"),
-    "hosted-tools": ({"llm": {**PROVIDED["llm"], "hosted_tools": ["web_search"]}}, "llm.hosted_tools"),
-    "limits": ({"llm": {**PROVIDED["llm"], "limits": {"requests_per_minute": 5}}}, "llm.limits"),
+    "limits": ({"llm": {**PROVIDED["llm"], "limits": {"usd_per_session": 5}}}, "llm.limits.usd_per_session"),
     "packages": ({"packages": {"apt": ["jq"]}}, "packages"),
 }
 
@@ -104,11 +100,11 @@ def test_a_grant_that_is_not_built_is_refused_by_name(home: Home, tmp_path: Path
 
 
 def test_all_that_is_not_built_is_named_at_once(session: SessionFactory, home: Home) -> None:
-    together = [UNBUILT[name][0] for name in ("engine", "hosted-tools", "packages")]
+    together = [UNBUILT[name][0] for name in ("engine", "limits", "packages")]
     file = home.agent("unbuilt", {**PROVIDED, **{k: v for part in together for k, v in part.items()}})
     document = refused(session, "unbuilt")
     keys = {problem["key"] for problem in document["problems"]}
-    assert keys == {"isolation", "microvm", "llm.hosted_tools", "packages"}
+    assert keys == {"isolation", "microvm", "llm.limits.usd_per_session", "packages"}
     assert document["error"]["file"] == str(file) and document["error"]["code"] == "not-built"
 
 
@@ -116,6 +112,74 @@ def test_microvm_by_extravar(session: SessionFactory, home: Home) -> None:
     home.agent("plain", PLAIN)
     error = refused(session, "plain", "-e", "isolation=microvm")["error"]
     assert error["key"] == "isolation" and error["code"] == "not-built", error
+
+
+# --- routed rules -----------------------------------------------------------------------------------------------------
+
+
+def _routed(*rules: Any, **verify: Any) -> dict[str, Any]:
+    """A routed manifest with more rules, or another control."""
+    control = {**ROUTED["verify"], **verify}
+    return {**PLAIN, "network": {**ROUTED, "allow": [*ROUTED["allow"], *rules], "verify": control}}
+
+
+def _tcp(cidr: str, *ports: Any) -> dict[str, Any]:
+    return {"cidr": cidr, "protocol": "tcp", "ports": list(ports) or [22]}
+
+
+#: Manifest, the key that is named, and a part of what is said.
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a-domain-list": (
+        {**PLAIN, "network": {**ROUTED, "allow_domains": [DOCS]}},
+        "network.allow_domains",
+        "no meaning here",
+    ),
+    "net-raw-elsewhere": ({**PLAIN, "capabilities": ["net_raw"]}, "capabilities", "network.mode"),
+    "control-not-covered": (_routed(address="192.0.3.1"), "network.verify.port", "no entry of network.allow"),
+    "control-allowed": (_routed(blocked_port=22), "network.verify.blocked_port", "covers it"),
+    "one-port-for-both": (_routed(blocked_port=443), "network.verify.blocked_port", "the allowed one"),
+    "overlap": (_routed(_tcp("192.0.2.7/32", 22)), "network.allow[1]", "overlaps network.allow[0]"),
+    "host-bits": (_routed(_tcp("10.1.2.3/16")), "network.allow[1].cidr", "host bits are set"),
+    "port-0": (_routed(_tcp("10.1.0.0/16", 0)), "network.allow[1].ports[0]", "out of range"),
+    "port-65536": (_routed(_tcp("10.1.0.0/16", 65536)), "network.allow[1].ports[0]", "out of range"),
+    "port-twice": (_routed(_tcp("10.1.0.0/16", 22, 22)), "network.allow[1].ports[1]", "listed twice"),
+    "port-range": (_routed(_tcp("10.1.0.0/16", "1-1024")), "network.allow[1].ports[0]", "not text"),
+    "ipv6": (_routed(_tcp("2001:db8::/32")), "network.allow[1].cidr", "no IPv6"),
+    "ports-of-icmp": (
+        _routed({"cidr": "10.1.0.0/16", "protocol": "icmp_echo", "ports": [1]}),
+        "network.allow[1].ports",
+        "no meaning here",
+    ),
+    "too-many": (_routed(*[_tcp(f"10.1.{n}.0/24") for n in range(200)]), "network.allow", "at most 200"),
+    "everywhere": (_routed(_tcp("0.0.0.0/0")), "network.allow[1].cidr", "internet"),
+    "loopback": (_routed(_tcp("127.0.0.0/8")), "network.allow[1].cidr", "loopback"),
+    "multicast": (_routed(_tcp("224.0.0.0/24")), "network.allow[1].cidr", "multicast"),
+    "broadcast": (_routed(_tcp("255.255.255.255/32")), "network.allow[1].cidr", "broadcast"),
+    "special-inside": (_routed(_tcp("172.0.0.0/8")), "network.allow[1].cidr", "172.16.0.0/12"),
+    "cables": (_routed(_tcp("198.18.0.0/15")), "network.allow[1].cidr", "asf_network_cable_range"),
+    "uplink": (_routed(_tcp("198.18.1.2/32")), "network.allow[1].cidr", "asf_network_uplink_range"),
+    "this-host": (_routed(_tcp("198.51.100.0/24")), "network.allow[1].cidr", "an address of this host"),
+    "unknown-key": (_routed({**_tcp("10.1.0.0/16"), "log": True}), "network.allow[1].log", "unknown key"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_contradiction_in_a_routed_manifest_is_named(home: Home, case: str) -> None:
+    manifest, key, said = CONTRADICTIONS[case]
+    file = home.agent("contrary", manifest)
+    with pytest.raises(ManifestError) as caught:
+        _planned(home, "contrary")
+    problem = next((p for p in caught.value.problems if p.key == key), None)
+    assert problem is not None, [p.text() for p in caught.value.problems]
+    assert said in problem.text() and problem.file == str(file) and problem.line and problem.remedy, problem.text()
+
+
+def test_every_contradiction_of_a_routed_manifest_is_told_at_once(session: SessionFactory, home: Home) -> None:
+    wrong = _routed(_tcp("10.1.2.3/16"), _tcp("0.0.0.0/0"), _tcp("192.0.2.0/25", 443), blocked_port=22)
+    home.agent("contrary", wrong)
+    keys = {problem["key"] for problem in refused(session, "contrary")["problems"]}
+    expected = {f"network.allow[{n}].cidr" for n in (1, 2)} | {"network.allow[3]", "network.verify.blocked_port"}
+    assert keys == expected
 
 
 # --- manifests, secrets, grants, settings -----------------------------------------------------------------------------
