@@ -90,8 +90,8 @@ INVARIANTS: dict[int, Invariant] = {
     ),
     2: Invariant(
         "No path, then one path",
-        "Cables and rules are loaded by one process from outside, rules first; what L1, L1t and L3 then decide is tested "
-        "in Caddy's own tests and end to end.",
+        "Cables and rules are loaded by one process from outside, rules first; what L1, L1t and L3 then decide is "
+        "tested in Caddy's own tests and end to end.",
         (
             "tests/unit/test_wiring.py::test_rules_come_before_every_cable",
             "tests/unit/test_policy.py::test_every_chain_drops_by_default",
