@@ -31,6 +31,7 @@ EXPECTED = (SITE, REFUSES, BLACKHOLE, PROVIDER, CORPORATE, RESOLVER, SITE_V6)
 
 TLS_PORTS = (443, 8443)
 HTTP_PORTS = (80, 8000)
+PROXY_PORTS = {3128: "proxy", 3129: "secure-proxy"}  # an operator's own, proxy.example.com: plain, and over TLS
 BANNER_PORTS = {22: b"SSH-2.0-testworld\r\n", 5432: b"", 25: b"220 testworld\r\n"}
 CATCH_ALL_PORT = 1  # nft in `world` redirects all other TCP ports here
 CATCH_ALL_UDP_PORTS = (443, 123, 1)

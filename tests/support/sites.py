@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from support import addresses
+from support import addresses, forward
 from support.authority import Authority
 from support.providers import ProviderHandler, Scripts
 from support.recorder import Recorder
@@ -181,6 +181,14 @@ class Listener:
         context = _Context(self._world.recorder, self._world.scripts, info)
         handler(connection, (info["peer"], 0), context)  # type: ignore[arg-type]
 
+    def _secure_proxy(self, connection: socket.socket, info: Connection) -> None:
+        with self._world.tls.wrap_socket(connection, server_side=True) as tls:
+            info["sni"] = getattr(tls, "asked_name", None)
+            self._proxy(tls, info)
+
+    def _proxy(self, connection: socket.socket, info: Connection) -> None:
+        forward.serve(connection, info, self._world.recorder)
+
     def _echo(self, connection: socket.socket, info: Connection) -> None:
         del info
         while block := connection.recv(65536):
@@ -238,6 +246,8 @@ class World:
                 Listener(self, port, "tls", family)
             for port in addresses.HTTP_PORTS:
                 Listener(self, port, "http", family)
+        for port, kind in addresses.PROXY_PORTS.items():
+            Listener(self, port, kind)
         for port, banner in addresses.BANNER_PORTS.items():
             BannerListener(self, port, banner)
         Listener(self, addresses.CATCH_ALL_PORT, "echo")
