@@ -274,7 +274,7 @@ def test_the_json_schema_refuses_as_well(schema, name: str) -> None:
     assert not schema.is_valid(_plain(HERE / "bad" / f"{name}.txt"))
 
 
-@pytest.mark.parametrize("name", ["claude", "python-agent", "demo", "routed-scanner"])
+@pytest.mark.parametrize("name", ["claude", "python-agent", "demo", "routed-scanner", "isolated-worker"])
 def test_the_shipped_agents_are_valid_and_built(schema, name: str) -> None:
     path = HERE.parents[2] / "agents" / name / "runtime.yml"
     read = manifest.validate(yamlload.load(str(path)), str(path), name)
