@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test crash test-podman5 bench bench-routed lint unit requirements reportshot
+.PHONY: help setup demo test test-modes crash test-podman5 bench bench-routed lint unit requirements reportshot
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -19,6 +19,10 @@ demo:           ## the main job, end to end, with an embedded model: needs no ke
 test:           ## everything: set-up, images, linters, unit and end-to-end tests
 	@echo 'make test: set-up, images, then all tests in a closed network'
 	@./tools/run_tests
+
+test-modes:     ## the network modes alone: rules, oracle, isolated, routed, L1t, upstream proxy, policy, molecule
+	@echo 'make test-modes: set-up, images, then the tests of the network modes in a closed network'
+	@./tools/run_tests $$(./tools/mode_tests)
 
 test-podman5:   ## the end-to-end tests on a Podman 5, in a Debian 13 userland (as root; in a folder, nothing is installed)
 	@echo 'make test-podman5: userland, images, then the end-to-end tests in a closed network'

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from asf_lib.core.errors import GrantError, ManifestError
 from asf_lib.engine import hostfacts, preview
 from tests.support import schemas
 from tests.unit import test_upstream
-from tests.unit.test_plan import BROKERED, build
+from tests.unit.test_plan import BROKERED, LIMITS, SETTINGS, build
 
 ROOT = Path(__file__).resolve().parents[2]
 ISOLATED = (
@@ -23,11 +24,17 @@ ISOLATED = (
     "network: {mode: isolated}\nenv: {GREETING: hello}\n"
 )
 BARE = "name: a\nnetwork: {mode: isolated}\n"
+ROUTED = (
+    "name: a\nnetwork:\n  mode: routed\n"
+    "  allow: [{cidr: 203.0.113.0/24, protocol: tcp, ports: [22, 80]}, {cidr: 198.51.100.7/32, protocol: icmp_echo}]\n"
+    "  verify: {address: 203.0.113.9, port: 22, blocked_port: 25}\ncapabilities: [net_raw]\n"
+)
 DROPPED = BROKERED.replace("[docs.example.com,", "[docs.example.com, api.anthropic.com,")
 
 
 def policy(text: str = BROKERED) -> dict[str, Any]:
-    plan = build(text)
+    images = {**SETTINGS.images, "gateway": "localhost/asf/gateway:1"}
+    plan = build(text, settings=replace(SETTINGS, images=images, limits={**LIMITS, "gateway": LIMITS["caddy"]}))
     return core.effective(plan, plan["warnings"], [])
 
 
@@ -35,7 +42,9 @@ def words(found: dict[str, Any], rules: bool = False) -> str:
     return "\n".join(policytext.lines(found, render.Style(), rules))
 
 
-@pytest.mark.parametrize("text", [BROKERED, DROPPED, ISOLATED, BARE], ids=["proxy", "dropped", "isolated", "bare"])
+@pytest.mark.parametrize(
+    "text", [BROKERED, DROPPED, ISOLATED, BARE, ROUTED], ids=["proxy", "dropped", "isolated", "bare", "routed"]
+)
 def test_every_mode_has_words_and_a_document_of_the_schema(text: str) -> None:
     found = policy(text)
     assert not schemas.problems(json.loads(json.dumps(found)), "cli-policy")
@@ -63,6 +72,16 @@ def test_isolated_reaches_the_front_or_nothing() -> None:
     assert [one["who"] for one in brokered["destinations"]] == ["broker"] and brokered["front"]["models"] == ["opus"]
     assert (bare["front"], bare["resolver"], bare["rules"], bare["cables"], bare["secrets"]) == (None, None, [], [], [])
     assert "the agent reaches\n  nothing" in words(bare)
+
+
+def test_routed_shows_tuples_both_controls_the_gateways_rules_and_the_capability() -> None:
+    found = policy(ROUTED)
+    said = words(found, rules=True)
+    assert "203.0.113.0/24 tcp port 22, 80 (by gateway)" in said and "network.allow[0]" in said
+    assert "198.51.100.7/32 icmp_echo (by gateway)" in said and "capabilities: net_raw" in said
+    assert "verified: 203.0.113.9:22 must be allowed, and port 25 must not be" in said
+    assert [one["role"] for one in found["rules"]] == ["gateway"] and "nftables of gateway" in said
+    assert found["front"] is None and found["listeners"] == []
 
 
 def test_the_rules_are_those_of_the_plan() -> None:
@@ -135,6 +154,8 @@ def test_the_shipped_defaults_are_those_of_the_role() -> None:
 
     role = yaml.safe_load((ROOT / "roles/session/defaults/main.yml").read_text())
     usual = preview.inputs(str(ROOT), {"agent": "a"})
+    files = [yaml.safe_load((ROOT / name).read_text()) for name in preview.DEFAULTS]
+    assert preview.defaults(str(ROOT)) == {key: value for one in files for key, value in one.items()}
     assert (
         usual.cable_range == role["asf_session_cable_range"] and usual.uplink_range == role["asf_session_uplink_range"]
     )

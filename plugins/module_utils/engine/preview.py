@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ..core.errors import HostError
-from . import hostprograms, planning
+from ..core.marked import LIST, MAP, Node
+from . import hostprograms, planning, yamlload
 from .planning import Inputs
 from .podman import Podman
 
@@ -18,18 +18,18 @@ DEFAULTS = ("inventory/group_vars/all/limits.yml", "inventory/group_vars/all/pin
 
 
 def defaults(collection: str) -> Json:
-    """Variables of the shipped inventory, which hold no template. Raises HostError when they cannot be read."""
-    import yaml
-
+    """Variables of the shipped inventory, which hold no template. Raises ManifestError when they cannot be read."""
     found: Json = {}
     for name in DEFAULTS:
-        path = Path(collection) / name
-        try:
-            found.update(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError) as exc:
-            message = f"the shipped defaults cannot be read: {type(exc).__name__}"
-            raise HostError(message, file=str(path), remedy="install the collection again") from None
+        node = yamlload.load(str(Path(collection) / name))
+        found.update(_plain(node) if node is not None else {})
     return found
+
+
+def _plain(node: Node) -> Any:
+    if node.kind == MAP:
+        return {str(key.value): _plain(value) for key, value in node.pairs()}
+    return [_plain(item) for item in node.items()] if node.kind == LIST else node.value
 
 
 def podman() -> Optional[Podman]:
@@ -47,11 +47,6 @@ def compute(inputs: Inputs, engine: Optional[Podman]) -> Tuple[Json, List[Any], 
 def inputs(collection: str, given: Mapping[str, Any]) -> Inputs:
     """What an open with these extravars would be given."""
     usual = {**defaults(collection), **given}
-    ranges = {
-        name: str(given[f"asf_session_{name}"])
-        for name in ("cable_range", "uplink_range")
-        if f"asf_session_{name}" in given
-    }
     return Inputs(
         agent=given["agent"],
         collection=collection,
@@ -62,5 +57,6 @@ def inputs(collection: str, given: Mapping[str, Any]) -> Inputs:
         limits=usual["asf_limits"],
         pins=usual["asf_image_pins"],
         image_options=usual.get("asf_image_options") or {},
-        **ranges,
+        cable_range=str(given.get("asf_session_cable_range", Inputs.cable_range)),
+        uplink_range=str(given.get("asf_session_uplink_range", Inputs.uplink_range)),
     )
