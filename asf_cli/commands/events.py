@@ -96,12 +96,13 @@ class _History:
     """Events of one session, living or closed."""
 
     def __init__(self, session: str) -> None:
+        from asf_lib.core.roles import SERVICES
         from asf_lib.engine import evidencefs, sessionlogs, state
         from asf_lib.engine.podman import Podman
 
         self.session, self._podman = session, Podman()
         self._record = state.read(session) or {}
-        found = [sessionlogs.source(self._podman, session, role) for role in ("caddy", "broker")]
+        found = [sessionlogs.source(self._podman, session, role) for role in SERVICES]
         self._sources = [one for one in found if one is not None]
         self._redact = logtext.redactor(self._podman, session) if self._sources else None
         runs = evidencefs.runs(session)
@@ -109,8 +110,28 @@ class _History:
 
     @property
     def lives(self) -> bool:
-        """Whether more may happen that is logged."""
-        return any(one.alive and one.path for one in self._sources)
+        """Whether more may happen: something is logged, or the workload of a session without services runs."""
+        return any(one.alive and one.path for one in self._sources) or (not self._sources and self._agent() is not None)
+
+    def _agent(self) -> int | None:
+        """The first process of the workload's container, while it lives."""
+        from asf_lib.engine import procs
+
+        known = (self._record.get("containers") or {}).get("agent") or {}
+        pid = known.get("pid")
+        return pid if isinstance(pid, int) and procs.start_time(pid) == known.get("start") else None
+
+    def _outlast(self) -> None:
+        """Wait for the workload's end, which is all that happens where nothing decides."""
+        try:
+            handle = os.pidfd_open(self._agent() or 0)
+        except OSError:
+            return  # it has ended
+        try:
+            if self._agent() is not None:
+                select.select([handle], [], [])
+        finally:
+            os.close(handle)
 
     def _document(self, name: str) -> Any:
         try:
@@ -119,7 +140,7 @@ class _History:
             return None
 
     def lines(self) -> list[str]:
-        """What Caddy and the broker have written, while their containers exist."""
+        """What the services have written, while their containers exist."""
         from asf_lib.engine import sessionlogs
 
         return [line.text for one in self._sources for line in sessionlogs.read(self._podman, one)]
@@ -157,6 +178,8 @@ class _History:
             while any(not one.ended for one in followers):
                 ready = select.select([one for one in followers if not one.ended], [], [])[0]
                 show(history.ordered(self._logged(line.text for one in ready for line in one.lines())))
+            if not followers:
+                self._outlast()
         self._ended(show)
 
     def _ended(self, show: Callable[[list[dict[str, Any]]], None]) -> None:

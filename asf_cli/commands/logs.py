@@ -16,12 +16,12 @@ from .. import document, errors, logtext, render, target
 from ..errors import CliError
 from ..nearmiss import near
 
-LOGS = ("agent", "caddy", "broker", "decisions")
+LOGS = ("agent", "caddy", "broker", "gateway", "decisions")
 DEFAULT_LINES = 1000
 #: ``-f`` has caught up with what was there when nothing came for so many seconds, or after so many at the latest.
 _QUIET, _CATCH_UP = 0.2, 2.0
 
-USAGE = "asf-play logs [-f] [-n LINES] [--since WHEN] [AGENT[.SESSION]] [agent|caddy|broker|decisions]"
+USAGE = "asf-play logs [-f] [-n LINES] [--since WHEN] [AGENT[.SESSION]] [agent|caddy|broker|gateway|decisions]"
 EXAMPLES = """\
   asf-play logs claude                     the last 1000 lines of the workload
   asf-play logs -f claude decisions        what the egress proxy decides, as it happens
@@ -130,19 +130,25 @@ class _View:
         return render.safe(line["text"], logtext.LONGEST)
 
 
+def _no_container(session: str, role: str, why: str | None) -> CliError:
+    return CliError(
+        f"session {session} has no {role} container" + (f": {why}" if why else ""),
+        key="log",
+        found=role,
+        remedy=f"see what it has: asf-play status {session}",
+        code="no-log",
+    )
+
+
 class _Lines(_View):
     """What a container wrote."""
 
     def __init__(self, request: argparse.Namespace, session: str, role: str) -> None:
+        from asf_lib.engine import sessionlogs
+
         super().__init__(request, session, role)
         if self.source is None:
-            raise CliError(
-                f"session {session} has no {role} container",
-                key="log",
-                found=role,
-                remedy=f"see what it has: asf-play status {session}",
-                code="no-log",
-            )
+            raise _no_container(session, role, sessionlogs.absent(session, role))
         if not self.source.path and role == "agent":
             raise CliError(
                 "an interactive workload's terminal is not logged",
@@ -159,7 +165,12 @@ class _Decisions(_View):
     field = "decisions"
 
     def __init__(self, request: argparse.Namespace, session: str) -> None:
+        from asf_lib.engine import sessionlogs
+
         super().__init__(request, session, "caddy")
+        why = sessionlogs.absent(session, "caddy") if self.source is None else None
+        if why:
+            raise _no_container(session, "caddy", why)
 
     def feed(self, lines: Iterable[Any]) -> list[dict[str, Any]]:
         from asf_lib.core import decisions

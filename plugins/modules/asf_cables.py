@@ -58,6 +58,8 @@ def work(params, check_mode, diff):
     """The module's result."""
     doc = plandoc.read(params["plan"])
     wires = doc.plan["wiring"]
+    if not wires["cables"]:
+        return {"changed": False, "actions": ["this session has no cable"]}
     shown = {"before": "", "after": "".join(as_text(item["rules"]) for item in wires["nft"])}
     if check_mode and state.read(doc.session) is None:
         return {

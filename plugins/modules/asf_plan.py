@@ -103,6 +103,11 @@ brokered:
   description: Whether the session has a broker and a front.
   returned: success
   type: bool
+roles:
+  description: Roles of the session's containers, which its network mode and broker decide.
+  returned: success
+  type: list
+  elements: str
 images:
   description: Names of the images that the session needs.
   returned: success
@@ -158,6 +163,7 @@ def work(params, check_mode, diff):
         "session": result.doc.session,
         "live": result.live,
         "brokered": plan["llm"] is not None,
+        "roles": [one["role"] for one in plan["containers"]],
         "images": result.images,
         "volumes_missing": result.volumes_missing,
         "actions": result.actions,

@@ -226,6 +226,7 @@ def test_it_tells_what_there_is_to_tell() -> None:
         (("agent",), (), ["agent"]),
         (("agent", "caddy"), (("agent", "caddy"),), ["agent", "Caddy", "outside"]),
         (("agent", "caddy", "broker"), (("agent", "caddy"), ("broker", "caddy")), ["LiteLLM broker"]),
+        (("gateway", "agent"), (("agent", "gateway"),), ["agent", "gateway", "outside"]),
     ],
 )
 def test_the_topology_is_drawn_from_the_plan(
@@ -237,7 +238,8 @@ def test_the_topology_is_drawn_from_the_plan(
             "cables": [
                 {"near": {"role": near, "ip": "198.18.0.2"}, "far": {"role": far, "ip": "198.18.0.1"}}
                 for near, far in cables
-            ]
+            ],
+            "uplinks": [{"role": role, "interface": "tap0"} for role in roles if role in ("caddy", "gateway")],
         },
         "listeners": [{"name": "L1", "address": "198.18.0.1:3128"}],
         "network": {"domains": [{"name": "a.example"}]},
@@ -250,6 +252,7 @@ def test_the_topology_is_drawn_from_the_plan(
         assert not set(expected) - set(texts), texts
         assert sum("cable 198.18.0.2 - 198.18.0.1" in text for text in texts) == len(cables)
         assert texts.count("L1 :3128") == len(cables)
+        assert texts.count("outside") == sum(role in ("caddy", "gateway") for role in roles)
 
 
 #: Evidence of a small session, and what is made of it, by lines.

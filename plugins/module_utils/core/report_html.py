@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from . import report_svg
+from . import report_svg, roles
 from .escape import html as escaped
 from .report import DERIVED, MAX_ACTIONS, MAX_EVENTS, mapping, number, rows, sealed_head, summary
 from .report_style import STYLE
@@ -232,7 +232,8 @@ def _probe(probe: Mapping[str, Any]) -> tuple[object, ...]:
 def _decisions(documents: Mapping[str, Any], told: Mapping[str, Any]) -> str:
     found = told["decisions"]
     if found is None:
-        return _note("There are none: this session had no Caddy, or its log was not collected.")
+        absent = roles.absent(mapping(documents.get("plan.json")).get("plan"), roles.CADDY)
+        return _note(f"There are none: {absent or 'Caddy left no log, or it was not collected'}.")
     columns = (
         "decision",
         "listener",

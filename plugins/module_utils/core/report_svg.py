@@ -14,8 +14,9 @@ from .report import mapping, rows
 
 WIDTH = 340
 _BOX, _GAP, _LEFT, _SPAN = 46, 58, 1, 150
-_TITLES = {"agent": "agent", "caddy": "Caddy", "broker": "LiteLLM broker"}
-_ORDER = ("agent", "caddy", "broker")
+_TITLES = {"gateway": "gateway", "agent": "agent", "caddy": "Caddy", "broker": "LiteLLM broker"}
+#: From top to bottom: who shares a cable stands side by side.
+_ORDER = ("gateway", "agent", "caddy", "broker")
 
 
 def render(plan: Mapping[str, Any]) -> str:
@@ -29,8 +30,9 @@ def render(plan: Mapping[str, Any]) -> str:
         parts += _box(_LEFT, _top(place), _SPAN, _TITLES[role], _subtitle(role, plan))
         if place:
             parts += _cable(place, roles[place - 1], role, plan)
-    if "caddy" in roles:
-        parts += _exit(_top(roles.index("caddy")), plan)
+    for place, role in enumerate(roles):
+        if role in _leaving(plan):
+            parts += _exit(_top(place), _outside(role, plan))
     height = _top(len(roles) - 1) + _BOX + 2
     title = f"Topology: {', '.join(_TITLES[role] for role in roles)}"
     return (
@@ -61,6 +63,8 @@ def _subtitle(role: str, plan: Mapping[str, Any]) -> str:
     if role == "broker":
         llm = mapping(plan.get("llm"))
         return "embedded model" if llm.get("mock") else str(llm.get("provider") or "")
+    if role == "gateway":
+        return "nftables, no process of its own"
     return "the only way out" if rows(mapping(plan.get("network")).get("domains")) else "inference only"
 
 
@@ -90,14 +94,30 @@ def _cable(place: int, upper: str, lower: str, plan: Mapping[str, Any]) -> list[
     ]
 
 
-def _exit(y: int, plan: Mapping[str, Any]) -> list[str]:
-    names = len(rows(mapping(plan.get("network")).get("domains")))
-    middle, start, end = y + _BOX // 2, _LEFT + _SPAN, 200
+def _leaving(plan: Mapping[str, Any]) -> set[str]:
+    """Roles with a way out. Evidence outlives versions: a plan of version 1 names the one as ``uplink``."""
+    wiring = mapping(plan.get("wiring"))
+    return {str(one.get("role")) for one in (*rows(wiring.get("uplinks")), mapping(wiring.get("uplink")))}
+
+
+def _outside(role: str, plan: Mapping[str, Any]) -> str:
+    """What the role's way out is for."""
+    network = mapping(plan.get("network"))
+    if role == "gateway":
+        return _counted(len(rows(network.get("tuples"))), "declared range")
     brokered = any(one.get("name") == "L3" for one in rows(plan.get("listeners")))
     provider = "the provider" if brokered and not mapping(plan.get("llm")).get("mock") else ""
-    words = f"{names} declared name{'' if names == 1 else 's'}" if names else ""
+    return _counted(len(rows(network.get("domains"))), "declared name") or provider or "nothing"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}" if number else ""
+
+
+def _exit(y: int, words: str) -> list[str]:
+    middle, start, end = y + _BOX // 2, _LEFT + _SPAN, 200
     return [
         f'<line x1="{start}" y1="{middle}" x2="{end - 7}" y2="{middle}" class="cable"/>',
         f'<path d="M{end - 8} {middle - 5}L{end} {middle}L{end - 8} {middle + 5}Z" class="arrow"/>',
-        *_box(end, y, WIDTH - end - 1, "outside", words or provider or "nothing"),
+        *_box(end, y, WIDTH - end - 1, "outside", words),
     ]

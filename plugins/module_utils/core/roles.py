@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 PROXY, ISOLATED, ROUTED = MODES = ("proxy", "isolated", "routed")
 AGENT, CADDY, BROKER, GATEWAY = "agent", "caddy", "broker", "gateway"
@@ -31,8 +31,16 @@ def of(mode: str, brokered: bool) -> Tuple[str, ...]:
     return tuple(role for role in CREATE if there[role])
 
 
-def why_absent(role: str, mode: str) -> Optional[str]:
-    """Why a session of this mode that lacks the role lacks it, as one sentence; None when it should have it."""
+def absent(plan: Any, role: str) -> Optional[str]:
+    """Why the session of this plan has no container of the role; None when it has one, or the plan does not say."""
+    try:
+        there, mode = {one["role"] for one in plan["containers"]}, str(plan["session"]["mode"])
+    except (LookupError, TypeError):
+        return None
+    return None if role in there else _why(role, mode)
+
+
+def _why(role: str, mode: str) -> Optional[str]:
     reasons: Dict[str, Optional[str]] = {
         CADDY: _CADDY_NEEDS.get(mode),
         BROKER: "a session without llm.broker has no broker",

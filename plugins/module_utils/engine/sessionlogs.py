@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from ..core import lifecycle
+from ..core import lifecycle, roles
 from ..core.redact import Redactor
-from . import inventory, lastwords, logs, procs, state
+from . import evidencefs, inventory, lastwords, logs, procs, state
 from .dirs import Env
 from .podman import Podman
 
@@ -28,9 +28,25 @@ class Source(NamedTuple):
         return self.pid > 0 and procs.start_time(self.pid) is not None
 
 
+def plan_of(session: str, env: Env = None) -> Any:
+    """The session's plan, living or closed, as data; None when there is none left. Makes nothing."""
+    record = state.read(session, env) or {}
+    newest = [str(one) for one in evidencefs.runs(session, env)[-1:]]
+    document = evidencefs.peek(session, record.get("evidence") or next(iter(newest), None), "plan.json", env)
+    return document.get("plan") if isinstance(document, dict) else None
+
+
+def absent(session: str, role: str, env: Env = None) -> Optional[str]:
+    """Why the session has no container of this role, by its plan; None where it has one, or nobody knows."""
+    return roles.absent(plan_of(session, env), role)
+
+
 def source(podman: Podman, session: str, role: str, env: Env = None) -> Optional[Source]:
     """The log of the session's container of that role; None when there is no such container. Raises EngineError."""
-    known: Any = ((state.read(session, env) or {}).get("containers") or {}).get(role) or {}
+    recorded: Any = (state.read(session, env) or {}).get("containers") or {}
+    if recorded and role not in recorded:
+        return None  # a mode without it: Podman need not be asked
+    known: Any = recorded.get(role) or {}
     pid, name = known.get("pid"), f"asf-{session}-{role}"
     if isinstance(pid, int) and procs.start_time(pid) == known.get("start"):
         path = logs.path_of(pid, str(known.get("id")))

@@ -11,6 +11,7 @@ from typing import Any, Mapping, Optional
 from ..core import decisions, history
 from ..core.errors import EngineError
 from ..core.lifecycle import Container
+from ..core.roles import CADDY, SERVICES
 from . import counters, evidencefs, inventory, logs, state
 from .dirs import Env
 from .podman import Podman
@@ -104,14 +105,15 @@ def _paths(podman: Podman, containers: list[Container]) -> dict[str, str]:
 
 def _logs(podman: Podman, containers: list[Container]) -> dict[str, Any]:
     """Decisions by reason and by host, and restarts of the supervised programs (case B8), out of the live logs."""
-    services = [one for one in containers if one.role in ("caddy", "broker")]
+    services = [one for one in containers if one.role in SERVICES]
     paths = _paths(podman, services)
     parsed = [decisions.parse(logs.lines(podman, one.id, paths.get(one.id, ""))) for one in services]
     made = [record for one in parsed for record in one.decisions]
     asked = [record for record in made if record.get("host") != decisions.DENIED_NAME]
+    decides = any(one.role == CADDY for one in services)  # where nobody decides, there is no number of requests
     return {
-        "requests": sum(map(decisions.weight, asked)),
-        "denied": sum(decisions.weight(record) for record in asked if record.get("decision") == "deny"),
+        "requests": sum(map(decisions.weight, asked)) if decides else None,
+        "denied": sum(decisions.weight(one) for one in asked if one.get("decision") == "deny") if decides else None,
         "decisions": decisions.counts(made),
         "hosts": decisions.by_host(asked, _HOSTS),
         "restarts": decisions.restarts(event for one in parsed for event in one.supervisor),

@@ -17,6 +17,7 @@ from ..core import decisions, history, lifecycle, probes
 from ..core.decisions import DENIED_NAME
 from ..core.errors import AsfError, EngineError
 from ..core.policy import CONTROL_PATH
+from ..core.roles import SERVICES
 from . import evidencefs, inventory, plandoc, procs, sessionlogs, state, verification
 from .dirs import Env
 from .logfollow import Follower
@@ -87,7 +88,7 @@ class Watch:
         return handle if procs.start_time(int(known["pid"])) == known["start"] else None
 
     def _followers(self, stack: contextlib.ExitStack) -> List[Follower]:
-        found = [sessionlogs.source(self.podman, self.session, role, self.env) for role in ("caddy", "broker")]
+        found = [sessionlogs.source(self.podman, self.session, role, self.env) for role in SERVICES]
         return [stack.enter_context(Follower(one.path, one.pid)) for one in found if one and one.path and one.alive]
 
     def _live(self, agent: Optional[int], followers: List[Follower]) -> Iterator[Json]:
@@ -105,7 +106,7 @@ class Watch:
                 due = time.monotonic() + self.interval
 
     def _drain(self, followers: List[Follower]) -> Iterator[Json]:
-        """The last lines: tunnels that were cut, and how Caddy and the broker ended."""
+        """The last lines: tunnels that were cut, and how the services ended."""
         end = time.monotonic() + SETTLE
         while (open_ := [one for one in followers if not one.ended]) and time.monotonic() < end:
             yield from self._logged(select.select(open_, [], [], 0.2)[0])
