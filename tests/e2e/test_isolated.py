@@ -79,6 +79,14 @@ def roles(session: Session) -> set[str]:
     return {row.split()[0] for row in rows}
 
 
+def status(session: Session) -> dict[str, Any]:
+    """What `asf-play status` says of it."""
+    done = asf_play("status", session.id, "--json", home=session.home)
+    assert done.rc == 0 and done.json, done
+    found: dict[str, Any] = done.json["status"]
+    return found
+
+
 def links(session: Session, role: str) -> set[str]:
     found = json.loads(session.wire_sh(role, "ip -j link show up"))
     return {one["ifname"] for one in found}
@@ -177,7 +185,7 @@ def test_opening_again_and_checking_change_nothing(name: str, request: pytest.Fi
 def test_status_and_ls_say_the_mode(bare: Session, embedded: Session) -> None:
     listed = {row["session"]: row for row in asf_play("ls", "--json", home=bare.home).json}
     for session in (bare, embedded):
-        row = asf_play("status", session.id, "--json", home=session.home).json
+        row = status(session)
         assert (row["state"], row["mode"], row["reasons"]) == ("live", "isolated", [])
         assert (listed[session.id]["state"], listed[session.id]["mode"]) == ("live", "isolated")
         assert asf_play("status", session.id, home=session.home).rc == 0
@@ -193,7 +201,7 @@ def test_a_log_that_the_mode_does_not_have_is_said_with_the_mode(log: str, bare:
 def test_events_of_a_session_without_services(bare: Session) -> None:
     done = asf_play("events", bare.id, "--json", home=bare.home)
     assert done.rc == 0, done
-    assert [one["event"] for one in done.json["events"]][:3] == ["opened", "verified", "started"]
+    assert {one["event"] for one in done.json["events"]} == {"opened", "verified", "started"}
 
 
 def test_logs_of_the_workload(home: Home, session: SessionFactory) -> None:
@@ -243,7 +251,7 @@ def test_l1_a_killed_agent_is_found_broken_or_ended_and_closed(home: Home, sessi
     opened = session.open("iso-killed")
     os.kill(opened.pid("caddy"), signal.SIGKILL)
     row = wait_for(
-        lambda: (found := asf_play("status", opened.id, "--json", home=home).json)["state"] == "broken" and found,
+        lambda: (found := status(opened))["state"] == "broken" and found,
         30,
         "a broken session",
     )
@@ -255,7 +263,7 @@ def test_l2_without_its_record_it_is_found_by_label_and_closed(home: Home, sessi
     home.agent("iso-lost", BARE)
     opened = session.open("iso-lost")
     (home.state / "asf" / "live" / f"{opened.id}.json").unlink()
-    row = asf_play("status", opened.id, "--json", home=home).json
+    row = status(opened)
     assert (row["state"], row["mode"]) == ("broken", "isolated")
     assert opened.close().rc == 0 and not opened.owns()
 

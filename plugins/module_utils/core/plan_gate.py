@@ -31,7 +31,7 @@ def _unreached(draft: Draft) -> List[str]:
         *(f"{a}:443" for a in own),
     ]
     if roles.CADDY not in draft.roles:
-        out += [f"{t.agent.far.ip}:{port}" for port in (53, policy.L1_PORT, policy.L2_PORT)]
+        out += [f"{t.agent.far.ip}:{port}" for port in (53, policy.L1T_PORT, policy.L1_PORT, policy.L2_PORT)]
     if draft.mode == roles.ROUTED:
         out = routed.beyond(draft.manifest, out)
     return list(dict.fromkeys(out))

@@ -95,9 +95,8 @@ def _cable(place: int, upper: str, lower: str, plan: Mapping[str, Any]) -> list[
 
 
 def _leaving(plan: Mapping[str, Any]) -> set[str]:
-    """Roles with a way out. Evidence outlives versions: a plan of version 1 names the one as ``uplink``."""
-    wiring = mapping(plan.get("wiring"))
-    return {str(one.get("role")) for one in (*rows(wiring.get("uplinks")), mapping(wiring.get("uplink")))}
+    """Roles with a way out."""
+    return {str(one.get("role")) for one in rows(mapping(plan.get("wiring")).get("uplinks"))}
 
 
 def _outside(role: str, plan: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ def absent(plan: Any, role: str) -> Optional[str]:
 def _why(role: str, mode: str) -> Optional[str]:
     reasons: Dict[str, Optional[str]] = {
         CADDY: _CADDY_NEEDS.get(mode),
-        BROKER: "a session without llm.broker has no broker",
+        BROKER: f"this {mode} session is without llm.broker",
         GATEWAY: None if mode == ROUTED else f"only routed sessions have a gateway, and this one is {mode}",
     }
     return reasons.get(role)

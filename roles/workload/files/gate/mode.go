@@ -30,8 +30,8 @@ func (p *Plan) checkMode() error {
 		return errors.New("probes.routed: missing, or without routes or silent ports, and routed mode has both controls")
 	case p.Mode != modeRouted && pr.Routed != nil:
 		return fmt.Errorf("probes.routed: there is no gateway in mode %s", p.Mode)
-	case p.Mode != modeProxy && (pr.Allow != nil || pr.Deny != nil):
-		return fmt.Errorf("probes.allow, probes.deny: there is no forward proxy in mode %s", p.Mode)
+	case p.Mode != modeProxy && (pr.Allow != nil || pr.Deny != nil || pr.TLS != nil):
+		return fmt.Errorf("probes.allow, deny, tls: there is no forward proxy in mode %s", p.Mode)
 	}
 	for key, list := range map[string][]string{"reach": pr.Reach, "closed": pr.Closed, "dns": pr.DNS} {
 		if cabled != (len(list) > 0) {

@@ -54,6 +54,7 @@ func TestAPlanThatAsksTooLittleIsRefused(t *testing.T) {
 		{modeIsolated, bare, func(p *Probes) { p.Unreach = nil }, "probes.unreach"},
 		{modeIsolated, bare, func(p *Probes) { p.Reach = []string{"198.18.0.1:3128"} }, "probes.reach"},
 		{modeIsolated, proxyProbes, func(*Probes) {}, "no forward proxy"},
+		{modeIsolated, brokeredProbes, func(p *Probes) { p.TLS = &TLSTarget{} }, "no forward proxy"},
 		{modeIsolated, brokeredProbes, func(p *Probes) { p.Reach = nil }, "probes.reach"},
 		{modeIsolated, brokeredProbes, func(p *Probes) { p.Closed = nil }, "probes.closed"},
 		{modeIsolated, brokeredProbes, func(p *Probes) { p.DNS = nil }, "probes.dns"},
