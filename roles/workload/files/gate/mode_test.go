@@ -36,6 +36,7 @@ func TestAPlanThatAsksTooLittleIsRefused(t *testing.T) {
 		says   string
 	}{
 		{modeProxy, proxyProbes, func(*Probes) {}, ""},
+		{modeProxy, proxyProbes, func(p *Probes) { p.TLS = &TLSTarget{} }, ""},
 		{modeIsolated, bare, func(*Probes) {}, ""},
 		{modeIsolated, brokeredProbes, func(*Probes) {}, ""},
 		{modeRouted, leastRouted, func(*Probes) {}, ""},

@@ -60,7 +60,7 @@ func TestReadPlanRefusesWhatItDoesNotUnderstand(t *testing.T) {
 		{"probes.allow", map[string]string{"proxy": "1.2.3.4:1", "target": "a b:443"}, "target"},
 		{"probes.deny", map[string]string{"proxy": "1.2.3.4:1", "target": "a\r\nX: y:443"}, "target"},
 		{"probes.deny", map[string]string{"proxy": "x:1", "target": "a:443"}, "deny.proxy"},
-		{"probes.tls", map[string]string{"addr": "1.2.3.4:443", "allow": "a.example.com", "deny": "b.invalid"}, ""},
+		{"probes.tls", map[string]string{"addr": "1.2.3.4:443", "allow": "a.example.com", "deny": "b.invalid"}, "no forward proxy"},
 		{"probes.tls", map[string]string{"addr": "a.example.com:443"}, "tls.addr"},
 		{"probes.tls", map[string]string{"addr": "1.2.3.4:443", "deny": strings.Repeat("a", 254)}, "too long"},
 		{"probes.front", map[string]string{"addr": "1.2.3.4:1", "path": "/x"}, "needs token_file"},
