@@ -8,14 +8,13 @@ import os
 from typing import Any
 
 import pytest
-from support import leaks
-from support.product import Completed, Home, SessionFactory, asf_play, podman
+from support import addresses, leaks
+from support.product import Completed, Home, SessionFactory, asf_play
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
-NAMES: dict[str, Any] = {
-    "network": {"allow_domains": ["docs.example.com", {"name": "git.example.com", "ports": [8443]}]}
-}
+DOCS: dict[str, Any] = {"name": "docs.example.com", "private": [f"{addresses.SITE}/32"]}
+NAMES: dict[str, Any] = {"network": {"allow_domains": [DOCS, {"name": "git.example.com", "ports": [8443]}]}}
 ISOLATED: dict[str, Any] = {
     "adapter": "claude",
     "llm": {"provider": "anthropic", "mock": "hello"},
@@ -32,12 +31,11 @@ def _policy(home: Home, *words: str, **more: Any) -> Completed:
 def test_it_is_the_plan_of_the_open_and_creates_nothing(home: Home, session: SessionFactory) -> None:
     home.agent("pol", NAMES)
     name = session.new_name()
-    before = (podman("volume", "ls", "-q"), podman("secret", "ls", "-q"))
     said = _policy(home, "-e", "agent=pol", "-e", f"session={name}").json
-    assert leaks.find(name) == [] and (podman("volume", "ls", "-q"), podman("secret", "ls", "-q")) == before
+    assert leaks.find(name) == [], "nothing of the session exists"
     assert not (home.state / "asf" / "evidence").exists(), "a look leaves no evidence"
     opened = session.open("pol", name=name)
-    plan = json.loads((opened.evidence / "plan.json").read_text())
+    plan = json.loads((opened.evidence / "plan.json").read_text())["plan"]
     assert [one["to"] for one in said["destinations"]] == [one["name"] for one in plan["network"]["domains"]]
     assert said["listeners"] == plan["listeners"] and said["warnings"] == opened.document["warnings"]
     live = opened.in_netns("caddy", lambda: os.popen("nft list ruleset").read())
