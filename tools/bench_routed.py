@@ -163,13 +163,13 @@ def main() -> int:
     image = next((name for name in images if name.startswith("localhost/asf/caddy:")), None)
     if image is None:
         raise SystemExit(
-            "bench: Caddy's image, which holds a program to initialize a container with, is not built (make setup, make demo)"
+            "bench: Caddy's image, which has a program to initialize a container with, is not built (make demo)"
         )
     found = measure(podman, image)
     figures = {}
     for name, rounds in found.items():
         bare, through = (statistics.median(rounds[where]) for where in ("bare", "agent"))
-        ratio = statistics.median(mine / beside for mine, beside in zip(rounds["agent"], rounds["bare"]))
+        ratio = statistics.median(mine / beside for mine, beside in zip(rounds["agent"], rounds["bare"], strict=True))
         figures[name] = {"bare": round(bare, 1), "gateway": round(through, 1), "ratio": round(ratio, 3)}
         print(f"{name:<15} bare {bare:9.1f}  gateway {through:9.1f}  ratio {ratio:.2f}")
     target = ROOT / "build" / "bench-routed.json"

@@ -20,17 +20,25 @@ func holdRole(args []string, _ atStart) int {
 		return code
 	}
 	s := &supervisor{name: name, out: os.Stdout, signals: watchSignals(), cable: cable, gone: gone}
-	return s.hold()
+	return s.hold(lastLook)
 }
 
-// hold waits for a reason to end, and says which it was in the supervisor's own words.
-func (s *supervisor) hold() int {
+// lastLook is how long the namespace stays after its cable: its counters go with it, and whoever closes a session whose
+// workload has ended reads them first.
+const lastLook = 10 * time.Second
+
+// hold waits for a reason to end, and says which it was in the supervisor's own words. After the cable it stays for
+// another while, unless it is told to end.
+func (s *supervisor) hold(after time.Duration) int {
+	var over <-chan time.Time
 	s.starts, s.began = 1, time.Now()
 	s.say("start", os.Getpid(), "")
 	for {
 		select {
 		case <-s.gone:
 			s.say("stop", os.Getpid(), s.lost())
+			s.gone, over = nil, time.After(after)
+		case <-over:
 			s.say("exit", os.Getpid(), "code 0")
 			return 0
 		case <-s.signals.children:

@@ -165,7 +165,7 @@ func TestHold(t *testing.T) {
 	} {
 		out, ended := &lines{}, make(chan int, 1)
 		s := &supervisor{name: "gateway", out: out, signals: watchSignals(), cable: "agent0", gone: plugged(t, "agent0")}
-		go func() { ended <- s.hold() }()
+		go func() { ended <- s.hold(time.Millisecond) }()
 		out.await(t, "start", 1)
 		end(s)
 		select {
