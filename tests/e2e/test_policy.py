@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def test_it_is_the_plan_of_the_open_and_creates_nothing(home: Home, session: Ses
     plan = json.loads((opened.evidence / "plan.json").read_text())["plan"]
     assert [one["to"] for one in said["destinations"]] == [one["name"] for one in plan["network"]["domains"]]
     assert said["listeners"] == plan["listeners"] and said["warnings"] == opened.document["warnings"]
-    live = opened.in_netns("caddy", lambda: os.popen("nft list ruleset").read())
+    live = opened.wire_sh("caddy", "nft list ruleset")
     assert "dport { 443, 8443 } accept" in live and "tcp dport { 443, 8443 } accept" in said["rules"][0]["text"]
     assert _policy(home, opened.id).json["destinations"] == said["destinations"], "also while it lives"
 
