@@ -260,6 +260,15 @@ def test_containers_of_another_owner_are_not_this_sessions(env: dict[str, str]) 
     assert listed(env, row("agent", os.getpid(), **{"asf.owner": "0"}))[0]["state"] == "broken"
 
 
+@pytest.mark.parametrize(("at", "state_", "code"), [(1796085335, "ended", 0), (-62135596800, "broken", None)])
+def test_an_end_that_nobody_saw_is_no_end(at: int, state_: str, code: int | None, env: dict[str, str]) -> None:
+    """Podman 5 lists what ran before a reboot, or before it was wedged, as exited with code 0, and without a time."""
+    begin(env)
+    state.begin_step(ID, "live", env, state="live", containers={"agent": {}})
+    (found,) = listed(env, {**row("agent", 0), "State": "exited", "ExitCode": 0, "ExitedAt": at})
+    assert (found["state"], found["exit_code"]) == (state_, code)
+
+
 def test_labels_that_are_no_session_are_ignored(env: dict[str, str]) -> None:
     assert listed(env, row("agent", 1, "../../etc")) == []
 

@@ -31,7 +31,8 @@ _SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|mas
 @dataclass(frozen=True)
 class Container:
     """One container as Podman lists it. ``alive``, ``monitored`` (by its conmon) and ``links`` (names of its network
-    interfaces, None when unknown) are measured in ``/proc``: Podman goes on saying what it last heard.
+    interfaces, None when unknown) are measured in ``/proc``: Podman goes on saying what it last heard. ``seen`` is
+    False when Podman says that it is over and not when it ended: then Podman has only reset what it knew.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Container:
     monitored: bool = True
     links: frozenset[str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    seen: bool = True
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,10 @@ def problems(record: Mapping[str, Any] | None, containers: Sequence[Container]) 
 def ended(agent: Container | None) -> bool:
     """True when the workload's container is there and Podman knows that it ended: then it has its exit code.
 
-    A dead process of which Podman still says that it runs (its conmon was killed) ended as well, but how nobody knows.
+    A dead process of which Podman still says that it runs (its conmon was killed) ended as well, but how nobody knows;
+    the same holds after a reboot or a wedge, when Podman 5 lists it as exited with code 0.
     """
-    return agent is not None and not agent.alive and agent.status in OVER
+    return agent is not None and not agent.alive and agent.status in OVER and agent.seen
 
 
 def _cut_off(known: Any, container: Container) -> bool:

@@ -65,7 +65,9 @@ def container(row: Mapping[str, Any]) -> Container:
     pid: int = known if isinstance(known, int) else 0
     start = procs.start_time(pid) if pid else None
     status = str(row.get("State", "")).lower()
-    code = row.get("ExitCode")
+    code, at = row.get("ExitCode"), row.get("ExitedAt")
+    # The zero of Go's time: Podman 5 lists so what ran before a reboot or a wedge, with exit code 0.
+    seen = not (status in OVER and isinstance(at, int) and at < 0)
     return Container(
         id=str(row.get("Id", "")),
         name=str(names[0]),
@@ -79,8 +81,9 @@ def container(row: Mapping[str, Any]) -> Container:
         links=procs.links(pid) if start is not None else None,
         monitored=start is None or procs.monitored(pid, str(row.get("Id", ""))),
         # -1: the container's conmon was killed before it could see the end (Podman 5.4)
-        exit_code=code if isinstance(code, int) and code >= 0 and status in OVER else None,
+        exit_code=code if isinstance(code, int) and code >= 0 and status in OVER and seen else None,
         labels=labels,
+        seen=seen,
     )
 
 
