@@ -250,6 +250,12 @@ class Bridge:
             self._pause *= 2
             self._due = now + self._pause
 
+    def _hear(self) -> None:
+        """The program says something: nothing of ``soon`` is waited for any longer, but for the first of all."""
+        if not self._heard and self._pause > _SOON:
+            self._due = 0.0
+        self._heard = True
+
     def _take(self) -> bool:
         """Read of the program's output what is there (a terminal gives 4 KiB at a time); false at its end."""
         data, more = b"", True
@@ -264,7 +270,8 @@ class Bridge:
                 block = b""  # nobody holds the other end any more
             data += block
             more = bool(block)
-        self._heard = self._heard or bool(data)
+        if data:
+            self._hear()
         shown = self.filter.feed(data)
         self._to_show += shown if self.filtered else data
         return more

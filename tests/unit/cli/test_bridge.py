@@ -235,3 +235,11 @@ def test_what_is_done_soon_is_repeated_until_the_program_says_something(monkeypa
             found._heard = found._heard or now >= heard_after
             found._overdue(float(now * 1000))
         assert "".join(done) == expected and found._soon == []
+    found = bridge.Bridge(True)
+    done.clear()
+    found._soon, found._pause, found._due = [lambda what=what: done.append(what) for what in "wsw"], 0.2, 100.0
+    for now in (100.0, 101.0, 101.1):
+        found._overdue(now)
+    found._hear()  # while it is smaller: whole again at once
+    found._overdue(101.2)
+    assert "".join(done) == "wsw" and found._soon == []
