@@ -17,16 +17,20 @@ _STEPS = ("syntax", "prepare", "check", "side_effect", "converge", "idempotence"
 
 
 def _scenarios() -> list[str]:
-    return sorted(path.parents[2].name for path in _ROLES.glob("*/molecule/default/molecule.yml"))
+    """``ROLE/SCENARIO``, without a scenario's name where it is the default one."""
+    found = [(path.parents[2].name, path.parent.name) for path in _ROLES.glob("*/molecule/*/molecule.yml")]
+    return sorted(role if scenario == "default" else f"{role}/{scenario}" for role, scenario in found)
 
 
 def test_the_roles_that_have_a_scenario() -> None:
-    assert _scenarios() == ["egress_caddy", "litellm_broker", "network", "reset", "teardown", "verify", "workload"]
+    with_two = ["network", "network/routed"]
+    assert _scenarios() == ["egress_caddy", "litellm_broker", *with_two, "reset", "teardown", "verify", "workload"]
 
 
-@pytest.mark.parametrize("role", _scenarios())
-def test_scenario(role: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", _scenarios())
+def test_scenario(name: str, tmp_path: Path) -> None:
     """`molecule test` passes every step of its sequence and leaves nothing."""
+    role, _, scenario = name.partition("/")
     env = {
         **os.environ,
         "MOLECULE_EPHEMERAL_DIRECTORY": str(tmp_path / "molecule"),
@@ -35,7 +39,9 @@ def test_scenario(role: str, tmp_path: Path) -> None:
         "NO_COLOR": "1",
         "PY_COLORS": "0",
     }
-    done = product.run(["molecule", "test"], env=env, cwd=_ROLES / role, timeout=840)
+    done = product.run(
+        ["molecule", "test", f"--scenario-name={scenario or 'default'}"], env=env, cwd=_ROLES / role, timeout=840
+    )
     assert done.rc == 0, str(done)
     said = done.out + done.err
     for step in _STEPS:
