@@ -65,7 +65,6 @@ def test_what_a_close_leaves_is_whole(env: Env) -> None:
         "routed.json",
         "supervisor.jsonl",
         "usage.json",
-        "routed.json",
     }
     assert evidencestore.verify_index(evidenceindex.read(env), env) == []
 
