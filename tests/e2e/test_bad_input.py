@@ -156,8 +156,8 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "multicast": (_routed(_tcp("224.0.0.0/24")), "network.allow[1].cidr", "multicast"),
     "broadcast": (_routed(_tcp("255.255.255.255/32")), "network.allow[1].cidr", "broadcast"),
     "special-inside": (_routed(_tcp("172.0.0.0/8")), "network.allow[1].cidr", "172.16.0.0/12"),
-    "cables": (_routed(_tcp("198.18.0.0/15")), "network.allow[1].cidr", "asf_network_cable_range"),
-    "uplink": (_routed(_tcp("198.18.1.2/32")), "network.allow[1].cidr", "asf_network_uplink_range"),
+    "cables": (_routed(_tcp("198.18.0.0/15")), "network.allow[1].cidr", "asf_session_cable_range"),
+    "uplink": (_routed(_tcp("198.18.1.2/32")), "network.allow[1].cidr", "asf_session_uplink_range"),
     "this-host": (_routed(_tcp("198.51.100.0/24")), "network.allow[1].cidr", "an address of this host"),
     "unknown-key": (_routed({**_tcp("10.1.0.0/16"), "log": True}), "network.allow[1].log", "unknown key"),
 }

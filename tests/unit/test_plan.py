@@ -148,10 +148,10 @@ def test_the_hosts_own_addresses_are_denied_and_barred():
 @pytest.mark.parametrize(
     "change, key",
     [
-        ({"addresses": ["198.18.0.9"]}, "asf_network_cable_range"),
-        ({"routes": ["198.18.0.0/15"]}, "asf_network_cable_range"),
-        ({"resolver": "198.18.0.53"}, "asf_network_cable_range"),
-        ({"routes": ["198.18.1.128/25"]}, "asf_network_uplink_range"),
+        ({"addresses": ["198.18.0.9"]}, "asf_session_cable_range"),
+        ({"routes": ["198.18.0.0/15"]}, "asf_session_cable_range"),
+        ({"resolver": "198.18.0.53"}, "asf_session_cable_range"),
+        ({"routes": ["198.18.1.128/25"]}, "asf_session_uplink_range"),
     ],
 )
 def test_a_range_that_the_host_uses_is_refused_by_key(change, key):
@@ -164,7 +164,7 @@ def test_a_range_that_the_host_uses_is_refused_by_key(change, key):
 def test_an_uplink_range_that_is_none_is_refused_by_key(text):
     with pytest.raises(PlanError) as caught:
         build(settings=dataclasses.replace(SETTINGS, uplink_range=text))
-    assert caught.value.key == "asf_network_uplink_range" and caught.value.found == text
+    assert caught.value.key == "asf_session_uplink_range" and caught.value.found == text
 
 
 def test_a_declared_range_that_covers_the_cables_is_refused():

@@ -15,7 +15,7 @@ from asf_lib.core.manifest import Manifest
 from asf_lib.core.topology import topology
 from asf_lib.engine import yamlload
 
-RESERVED = [("198.18.0.0/24", "asf_network_cable_range"), ("198.18.1.0/24", "asf_network_uplink_range")]
+RESERVED = [("198.18.0.0/24", "asf_session_cable_range"), ("198.18.1.0/24", "asf_session_uplink_range")]
 HOST = ["127.0.0.1", "10.9.0.4", "203.0.113.9", "fe80::1"]
 
 

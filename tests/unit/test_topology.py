@@ -23,7 +23,7 @@ def test_addresses_are_fixed_and_peers_differ():
 def test_a_range_that_cannot_hold_the_cables_is_refused_by_key(text):
     with pytest.raises(PlanError) as caught:
         topology(text)
-    assert caught.value.key == "asf_network_cable_range" and caught.value.remedy
+    assert caught.value.key == "asf_session_cable_range" and caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_range_that_cannot_hold_the_cables_is_refused_by_key(text):
 def test_the_uplink_is_a_special_purpose_24(text):
     with pytest.raises(PlanError) as caught:
         uplink_range(text)
-    assert caught.value.key == "asf_network_uplink_range" and caught.value.remedy
+    assert caught.value.key == "asf_session_uplink_range" and caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ["198.19.255.0/24", "10.9.8.0/24", "172.31.0.0/24", "192.168.7.0/24", "100.64.1.0/24"])

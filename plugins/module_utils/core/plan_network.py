@@ -22,14 +22,14 @@ def check(draft: Draft) -> None:
     if overlaps(s.cable_range, [s.uplink_range]):
         raise PlanError(
             "the cables' range and the uplink's range overlap",
-            key="asf_network_uplink_range",
+            key="asf_session_uplink_range",
             found=s.uplink_range,
             remedy=f"choose one outside {s.cable_range}",
         )
     _check_host(draft)
     _check_proxy(draft)
     if draft.mode == roles.ROUTED:
-        ranges = [(s.cable_range, "asf_network_cable_range"), (s.uplink_range, "asf_network_uplink_range")]
+        ranges = [(s.cable_range, "asf_session_cable_range"), (s.uplink_range, "asf_session_uplink_range")]
         routed.check(draft.manifest, ranges, draft.host.addresses, draft.host.icmp)
     declared = [(d.key, c) for d in destinations(draft) + provider(draft) for c in d.private]
     for key, cidr in declared:
@@ -86,7 +86,7 @@ def chain(draft: Draft) -> Optional[upstream.Proxy]:
 def _check_host(draft: Draft) -> None:
     s, h = draft.settings, draft.host
     used = [*h.addresses, *h.routes, *([h.resolver] if h.resolver else [])]
-    for key, value in (("asf_network_cable_range", s.cable_range), ("asf_network_uplink_range", s.uplink_range)):
+    for key, value in (("asf_session_cable_range", s.cable_range), ("asf_session_uplink_range", s.uplink_range)):
         hits = overlaps(value, used)
         if hits:
             raise PlanError(

@@ -96,11 +96,11 @@ def topology(cable_range: str, longest: int = 29) -> Topology:
     """Lay the cables in ``cable_range``, a special-purpose IPv4 CIDR with a prefix of at most ``longest``: 28 with the
     gateway's cable, else 29. Raises PlanError otherwise.
     """
-    network = _range(cable_range, "asf_network_cable_range", "198.18.0.0/24")
+    network = _range(cable_range, "asf_session_cable_range", "198.18.0.0/24")
     if network.prefixlen > longest:
         raise PlanError(
             "the cables' range is too small",
-            key="asf_network_cable_range",
+            key="asf_session_cable_range",
             found=cable_range,
             remedy=f"give at least a /{longest}",
         )
@@ -117,11 +117,11 @@ def uplink_range(text: str) -> str:
 
     Raises PlanError for anything else.
     """
-    network = _range(text, "asf_network_uplink_range", "198.18.1.0/24")
+    network = _range(text, "asf_session_uplink_range", "198.18.1.0/24")
     if network.prefixlen != 24:
         raise PlanError(
             "the uplink's range must be a /24",
-            key="asf_network_uplink_range",
+            key="asf_session_uplink_range",
             found=text,
             remedy="give a CIDR such as 198.18.1.0/24",
         )
