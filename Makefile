@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test test-modes crash test-podman5 bench bench-routed lint unit requirements reportshot
+.PHONY: help setup demo test test-front test-modes crash test-podman5 bench bench-front bench-routed lint unit requirements reportshot
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -36,6 +36,16 @@ crash:          ## the crash matrix: killed, full, hung, interrupted at every st
 bench:          ## open, verify and close against the bare commands; writes build/bench.json
 	@echo 'make bench: set-up, images, then interleaved measurements'
 	@$(operator) python3 tools/bench.py
+
+test-front:     ## the inference front: Go tests, fuzzing, race detector, then through real LiteLLM to a fake provider
+	@echo 'make test-front: Go tests of the front, then its end-to-end tests in a closed network'
+	@$(operator) pytest -q tests/go/test_front.py
+	@$(operator) python3 tools/build_all.py demo
+	@./tools/testnet pytest -q tests/e2e/test_broker.py
+
+bench-front:    ## the front against a bare reverse proxy; writes build/bench-front.json
+	@echo 'make bench-front: measurements of the front in turns with a bare proxy'
+	@$(operator) sh -c 'ASF_BENCH_FRONT="$$PWD/build/bench-front.json" && export ASF_BENCH_FRONT && cd roles/egress_caddy/files/caddy && GOTOOLCHAIN=local GOPROXY=off GOFLAGS="-buildvcs=false -mod=readonly" go test ./asf -run xxx -bench BenchmarkFront -benchtime 1x'
 
 reportshot:     ## screenshots of the last session's report, in build/report (needs Chromium)
 	@echo 'make reportshot: set-up, then headless Chromium on the last report'

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import cli_schemas  # noqa: E402
+import front_page  # noqa: E402
 import security_model  # noqa: E402
 
 import asf_cli  # noqa: E402, F401  gives the shared code its name, asf_lib
@@ -177,6 +178,7 @@ def documents() -> dict[str, str]:
         "docs/manifest.md": reference(),
         "docs/manifest.schema.json": _schema(manifest_schema.MANIFEST, "ASF manifest (agents/NAME/runtime.yml)"),
         "docs/repos.schema.json": _schema(grants.GRANTS, "ASF grants (agents/NAME/repos.yml)"),
+        "docs/front.md": front_page.page(_SPDX + _GENERATED),
         "docs/security-model.md": security_model.page(_SPDX + _GENERATED),
         "docs/config.schema.json": _schema(settings.SETTINGS, "ASF settings (config.yml)"),
         **cli_schemas.documents(),

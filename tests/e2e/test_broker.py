@@ -214,7 +214,7 @@ def test_B4_what_the_provider_would_fetch_is_refused(anthropic: Session, openai:
         *ask(anthropic, *[message(**more) for more in HOSTED]),
         *ask(openai, *[chat(**more) for more in CHAT_HOSTED]),
     ]:
-        assert (answer.status, answer.reason) == (403, "denied-hosted"), answer
+        assert (answer.status, answer.reason) == (400, "denied-hosted"), answer
         assert answer.headers["x-asf-key"] == "llm.hosted_tools" and "llm.hosted_tools" in answer.error["message"]
     world.settle()
     assert world.provider_requests(mark) == [] and world.accepts(mark, address=addresses.SITE) == []

@@ -94,6 +94,13 @@ func (i *Inference) request(ctx context.Context, q *http.Request, body []byte) (
 		return nil, err
 	}
 	copyListed(out.Header, q.Header, requestHeaders, func(string) bool { return true })
+	for _, name := range []string{"Anthropic-Beta", "Openai-Beta"} {
+		if betas := i.grants.Betas(strings.Join(out.Header.Values(name), ",")); betas != "" {
+			out.Header.Set(name, betas)
+		} else {
+			out.Header.Del(name)
+		}
+	}
 	if out.Header.Get("User-Agent") == "" {
 		out.Header["User-Agent"] = nil // or net/http sends its own
 	}

@@ -94,14 +94,12 @@ func brokenBody(err error) *frontRefusal {
 }
 
 // deniedBody says in a status of the protocols why a body may not pass. An unknown model is 404 at both providers, and
-// clients act on that; what is not granted is 403, which no client tries again.
+// clients act on that. Anything else is 400: on 403 Claude Code asks for a new login, and Codex tries five times more
+// (measured).
 func deniedBody(d *front.Denial) *frontRefusal {
 	status := http.StatusBadRequest
-	switch d.Reason {
-	case front.DeniedModel:
+	if d.Reason == front.DeniedModel {
 		status = http.StatusNotFound
-	case front.DeniedHosted:
-		status = http.StatusForbidden
 	}
 	return &frontRefusal{reason: d.Reason, status: status, message: printable(d.Error()), key: d.Key}
 }

@@ -20,8 +20,8 @@ func TestHostedAtTheFront(t *testing.T) {
 	f := startFront(t, protocolAnthropic, m{"models": []string{"claude-*"}, "hosted_tools": []string{"web_search"}})
 	const chat = `"model":"claude-1","messages":[]`
 	r := f.ask("POST /v1/messages", `{`+chat+`,"mcp_servers":[{"type":"url","url":"https://x.test"}]}`)
-	f.refusedAs("mcp", r, 403, front.DeniedHosted)
-	if r.header.Get("X-Asf-Key") != "llm.hosted_tools" || !strings.Contains(r.body, `\"mcp\" in llm.hosted_tools`) || !strings.Contains(r.body, "permission_error") {
+	f.refusedAs("mcp", r, 400, front.DeniedHosted)
+	if r.header.Get("X-Asf-Key") != "llm.hosted_tools" || !strings.Contains(r.body, `\"mcp\" in llm.hosted_tools`) || !strings.Contains(r.body, "invalid_request_error") {
 		t.Errorf("%+v", r)
 	}
 	if got := f.last(1); got.Reason != front.DeniedHosted || got.Key != "llm.hosted_tools" || got.Decision != "deny" || !strings.HasPrefix(got.Detail, "mcp_servers: ") {

@@ -254,7 +254,7 @@ func TestToken(t *testing.T) {
 
 // manyHeaders are what a client may send; seven of them go on.
 var manyHeaders = []string{
-	"anthropic-version: 2023-06-01", "anthropic-beta: a", "x-stainless-lang: js",
+	"anthropic-version: 2023-06-01", "anthropic-beta: effort-2025-11-24, mcp-client-2025-04-04,unheard-of-2099-01-01", "anthropic-beta: context-1m-2025-08-07", "openai-beta: unheard=v1", "x-stainless-lang: js",
 	"User-Agent: client/1", "Accept: text/event-stream", "Cookie: a=b", "X-Forwarded-For: 1.2.3.4", "Forwarded: for=x", "Via: x", "Upgrade: websocket",
 	"x-litellm-api-base: http://evil.test", "x-litellm-tags: x", "Accept-Encoding: gzip", "Origin: http://x", "Proxy-Authorization: x", "anthropic-dangerous: x",
 	"X-HTTP-Method-Override: DELETE", "X-Original-URL: /key/generate", "Openai-Organization: x", "TE: trailers",
@@ -284,7 +284,7 @@ func TestForwarded(t *testing.T) {
 		t.Fatalf("%+v %+v", r, seen)
 	}
 	want := http.Header{"Accept": {"text/event-stream"}, "Content-Type": {"application/json"}, "User-Agent": {"client/1"}, "Anthropic-Version": {"2023-06-01"},
-		"Anthropic-Beta": {"a"}, "X-Stainless-Lang": {"js"}, "Authorization": {"Bearer " + testMaster}, "Content-Length": {"27"}}
+		"Anthropic-Beta": {"effort-2025-11-24,context-1m-2025-08-07"}, "X-Stainless-Lang": {"js"}, "Authorization": {"Bearer " + testMaster}, "Content-Length": {"27"}}
 	if got := seen[0]; got.method+" "+got.target != "POST /v1/messages?beta=true" || got.body != least || fmt.Sprint(got.header) != fmt.Sprint(want) {
 		t.Errorf("broker got %+v", got)
 	}

@@ -6,6 +6,8 @@ import (
 	_ "embed" // the table
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -28,6 +30,7 @@ type Endpoint struct {
 // table is rules.json as it is written.
 type table struct {
 	Endpoints map[string]*Endpoint       `json:"endpoints"`
+	Betas     map[string][]string        `json:"betas"` // names without their dates, by the grant that they need
 	Grants    map[string]string          `json:"grants"`
 	Shapes    map[string]json.RawMessage `json:"shapes"`
 }
@@ -200,7 +203,7 @@ func sorted[V any](of map[string]V) []string {
 	return out
 }
 
-func compile(raw []byte) (map[string]*Endpoint, error) {
+func compile(raw []byte) (*table, error) {
 	c := &compiler{made: map[string]*rule{}}
 	if err := json.Unmarshal(raw, &c.table); err != nil {
 		return nil, fmt.Errorf("rules.json: %w", err)
@@ -210,8 +213,44 @@ func compile(raw []byte) (map[string]*Endpoint, error) {
 			e.rule = c.named(e.Body)
 		}
 	}
-	return c.table.Endpoints, c.err
+	for grant := range c.table.Betas {
+		if grant != "" {
+			c.granted(kindGrant, grant)
+		}
+	}
+	return &c.table, c.err
 }
 
+var compiled = sync.OnceValues(func() (*table, error) { return compile(rulesJSON) })
+
 // Endpoints are the routes of the table, by method and path: "POST /v1/messages".
-var Endpoints = sync.OnceValues(func() (map[string]*Endpoint, error) { return compile(rulesJSON) })
+func Endpoints() (map[string]*Endpoint, error) {
+	t, err := compiled()
+	if err != nil {
+		return nil, err
+	}
+	return t.Endpoints, nil
+}
+
+// Betas keeps of a list of beta names, as a header has it, those of the table whose grant is given. A name that is not
+// known is left out: what it would turn on is not known either.
+func (g *Grants) Betas(header string) string {
+	t, err := compiled()
+	if err != nil { // then there is no front
+		return ""
+	}
+	var kept []string
+	for _, name := range strings.Split(header, ",") {
+		name = strings.TrimSpace(name)
+		for grant, names := range t.Betas {
+			if (grant == "" || g.has(grant)) && slices.Contains(names, withoutDate(name)) {
+				kept = append(kept, name)
+			}
+		}
+	}
+	return strings.Join(kept, ",")
+}
+
+var betaDate = regexp.MustCompile(`-(\d{8}|\d{4}-\d{2}-\d{2})$|=v\d+$`)
+
+func withoutDate(beta string) string { return betaDate.ReplaceAllString(beta, "") }

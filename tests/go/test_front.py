@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""Fuzzing and race detector of the inference front. Its plain Go tests are test_caddy.py's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from support.product import run
+
+CADDY = Path(__file__).resolve().parents[2] / "roles/egress_caddy/files/caddy"
+ENV = {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-buildvcs=false -mod=readonly"}
+
+pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this host: images bring their own")
+
+
+@pytest.mark.parametrize("target", ["FuzzScan", "FuzzCheck"])
+def test_what_passes_is_read_alike(target: str) -> None:
+    """Whatever the front lets through, encoding/json reads, and reads in the same way."""
+    words = ["go", "test", "./front", "-run=^$", f"-fuzz=^{target}$", "-fuzztime=10s", "-parallel=2"]
+    done = run(words, env={**os.environ, **ENV}, cwd=CADDY, timeout=600)
+    assert done.rc == 0, done
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="the race detector needs a C compiler")
+def test_no_race() -> None:
+    """The front's requests, limits and reloads, under the race detector."""
+    env = {**os.environ, **ENV, "CGO_ENABLED": "1"}
+    done = run(["go", "test", "-race", "-timeout=600s", "./front"], env=env, cwd=CADDY, timeout=900)
+    assert done.rc == 0, done

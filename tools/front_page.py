@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""The page docs/front.md: what may pass to the model, from the front's own table (front/rules.json)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_TABLE = Path(__file__).resolve().parent.parent / "roles/egress_caddy/files/caddy/front/rules.json"
+
+_INTRO = """# The inference front
+
+The agent reaches its model through the front alone: a listener of the session's Caddy that takes the session's token,
+judges the request, and passes it to the broker with the broker's own key. What follows is the front's own table.
+
+- A request that may not pass is answered by the front, in the error shape of the protocol, before the broker sees a
+  byte of its body. `X-Asf-Inference` holds the reason, `X-Asf-Key` the manifest's key that would allow it, and the
+  message says where in the body the trouble is and what would allow it. Every refusal is a line of the decisions.
+- A body is one JSON document in UTF-8, not compressed, of at most 32 MiB (`llm.limits.request_bytes` lowers that), 100
+  levels and 10000 keys in one object. What two JSON readers could read differently is refused: a key that stands
+  twice, half a surrogate pair, a number beyond 64 bits or a double. Bodies that are still coming share 64 MiB of
+  memory, and have two minutes.
+- Where a field decides what is done, only what the table lists passes: an unknown field, or an unknown type of a tool
+  or a content, is refused. So is every parameter that steers LiteLLM (`api_base`, `custom_llm_provider`, `fallbacks`,
+  `mock_response`, `metadata.tags` and all others).
+- What the agent says to its model is not looked at: texts, images in Base64, the schemas of its own tools, their inputs
+  and results pass untouched, whatever words or addresses stand in them. In them two keys that differ in case alone are
+  two keys.
+- `llm.models` lists the models that may be asked for; `*` stands for any characters. `GET /v1/models` is answered from
+  it, and is an empty list without it.
+- Of headers, only those that the protocols need go on, and of beta features only those below. Of the answer's headers
+  none that tells of keys, costs or the broker comes back.
+
+## Hosted tools, and what a grant means
+
+Whatever the provider would do or fetch on the agent's behalf is a way out of the sandbox that Caddy's list does not
+see, so nothing of it passes by default (case B4). `llm.hosted_tools` grants it by the word below, or any other type by
+its own name, with or without its date (`web_search`, `web_search_20250305`). **A grant lets the provider reach hosts
+that `network.allow_domains` does not name**, with what the agent tells it: whoever answers there can learn it. Prefer a
+declared host and a tool of the agent's own.
+
+| word | grants |
+|---|---|
+"""
+
+_LIMITS = """
+## Limits and usage
+
+| key | counts | past it |
+|---|---|---|
+| `llm.limits.requests_per_minute` | requests passed on in the last 60 seconds | 429 `limit-requests`, `Retry-After` |
+| `llm.limits.concurrent_requests` | requests that run | 429 `limit-concurrency`, `Retry-After: 1` |
+| `llm.limits.tokens_per_session` | tokens, cached ones too, as reported | 429 `limit-tokens`, `X-Should-Retry: false` |
+| `llm.limits.request_bytes` | bytes of one body | 413 `denied-size` |
+
+A request that begins below a budget is finished, so the last ones can pass it. Where an answer broke off, the client
+hung up or the provider reports nothing, tokens are estimated: a token for four bytes of the request, and one for each
+event of a stream. `count_tokens` and refused requests use none. The count outlives a changed configuration, a restart
+of Caddy's program (the last second may be lost when it is killed) and of the broker; it ends with the session.
+
+Each request that was passed on leaves a line `usage` in Caddy's log: `model`, `status`, `outcome`, `input_tokens`,
+`cached_tokens`, `cache_write_tokens`, `output_tokens`, `estimated`, `ms`, `first_ms` (until the first piece of the
+answer went to the client) and `so_far`, the session's sums. No content. Past 20000 lines there is one every 10 seconds.
+The sums are `front.counted` of `usage.json`.
+
+## Routes
+
+A method and target pass in this spelling alone.
+
+| route | protocol | query | body |
+|---|---|---|---|
+"""
+
+_CLIENTS = """
+## Clients
+
+Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, the SDKs anthropic 2.14.0 and openai 3.57.0. Codex offers the
+provider's web search by itself: without the grant its `config.toml` needs `web_search = "disabled"`.
+
+## Bodies
+
+`text`, `word` (a string of at most 512 bytes), `number`, `bool`: a value of that kind, or null. `any`: whatever has the
+form of JSON. `inline`: data in the request itself. `data_url`: a `data:` URL. `empty`: null or `{}`. `list:x`: a list
+of x. `a/b`: a scalar by a, else b. `grant:w`: refused unless the word w is granted.
+"""
+
+
+def _fields(shape: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in sorted(shape["fields"].items())) or "nothing else"
+
+
+def _shape(name: str, shape: Mapping[str, Any]) -> str:
+    needs = f" It needs {', '.join(f'`{need}`' for need in shape['needs'])}." if shape.get("needs") else ""
+    lines = [f"\n### {name}: {shape['what']}\n"]
+    if "fields" in shape:
+        return "\n".join([*lines, f"{_fields(shape)}.{needs}\n"])
+    absent = f" (without it: {shape['absent']})" if shape.get("absent") else ""
+    lines += [f"| `{shape['by']}`{absent} | with |", "|---|---|"]
+    for case, held in sorted(shape["cases"].items()):
+        lines.append(f"| `{case}` | {held if isinstance(held, str) else _fields(held)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(head: str) -> str:
+    """The page; `head` is the licence and who made it."""
+    table = json.loads(_TABLE.read_text(encoding="utf-8"))
+    out = head + _INTRO
+    out += "".join(f"| `{word}` | {what} |\n" for word, what in table["grants"].items())
+    out += _LIMITS
+    for route, told in table["endpoints"].items():
+        query = ", ".join(f"`{text}`" for text in told.get("queries", [])) or "none"
+        body = told.get("body") or f"none; the front answers with {told['answer']}"
+        out += f"| `{route}` | {told['protocol']} | {query} | {body} |\n"
+    out += "\n## Beta features\n\n| grant | names, without their dates |\n|---|---|\n"
+    for grant, names in table["betas"].items():
+        out += f"| {f'`{grant}`' if grant else 'none is needed'} | {', '.join(f'`{name}`' for name in names)} |\n"
+    out += _CLIENTS
+    return out + "".join(_shape(name, shape) for name, shape in table["shapes"].items())
