@@ -76,8 +76,9 @@ A method and target pass in this spelling alone.
 _CLIENTS = """
 ## Clients
 
-Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, the SDKs anthropic 2.14.0 and openai 3.57.0. Codex offers the
-provider's web search by itself: without the grant its `config.toml` needs `web_search = "disabled"`.
+Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, the SDKs anthropic 2.14.0 and openai 3.57.0, langgraph 1.2.24
+(Chat Completions and Responses) and smolagents 1.26.0. Codex offers the provider's web search by itself: without the
+grant its `config.toml` needs `web_search = "disabled"`.
 
 ## Bodies
 
