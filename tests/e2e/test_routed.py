@@ -220,13 +220,14 @@ def _state(opened: Session) -> str:
     return next((str(row["state"]) for row in rows if row["session"] == opened.id), "gone")
 
 
-def test_the_gateway_ends_with_its_workload(session: SessionFactory, home: Home) -> None:
+def test_the_gateway_waits_for_the_close(session: SessionFactory, home: Home) -> None:
+    """A workload's end takes the cable, not the counters: they live in the gateway's namespace."""
     home.agent("brief", routed(tcp(), runtime={"mode": "service", "command": ["true"]}))
     opened = session.open("brief")
     wait_for(lambda: _state(opened) == "ended", 60, "ls to say ended", 0.2)
-    wait_for(lambda: opened.inspect("gateway")["State"]["Status"] == "exited", 60, "the gateway to end", 0.2)
-    assert opened.inspect("gateway")["State"]["ExitCode"] == 0
-    assert "cable agent0 is gone" in opened.logs("gateway")
+    wait_for(lambda: "agent0" not in opened.wire_sh("gateway", "ip -o link"), 60, "the cable to be gone", 0.2)
+    assert opened.inspect("gateway")["State"]["Status"] == "running"
+    assert _status(opened)["routed"]["lost"] is None
     assert opened.close().rc == 0 and not opened.owns()
 
 
@@ -253,3 +254,20 @@ def test_the_shipped_scanner_works_once_its_addresses_are_replaced(session: Sess
     home.agent("routed-scanner", {key: value for key, value in manifest.items() if key != "name"})
     opened = session.open("routed-scanner")
     assert {int(p) for p in packets(opened, "scan", to=SITE, ports=[22, 80, ALLOWED, BLOCKED])} == {22, 80, ALLOWED}
+
+
+@pytest.mark.parametrize("how", ["closed", "ended"])
+def test_what_the_gateway_counted_is_in_the_evidence(session: SessionFactory, home: Home, how: str) -> None:
+    """Whoever ends the session: its owner, or the workload itself before anybody closes it."""
+    script = f"import socket; socket.create_connection(('{SITE}', {ALLOWED}), 10).close()"
+    then = "; import time; time.sleep(600)" if how == "closed" else ""
+    home.agent("counted", routed(tcp(), runtime={"mode": "service", "command": ["python3", "-c", script + then]}))
+    opened = session.open("counted")
+    if how == "ended":
+        wait_for(lambda: _state(opened) == "ended", 60, "ls to say ended", 0.2)
+    else:
+        wait_for(lambda: counters(opened)["allow-0"] > 8, 60, "the workload's own connection to be counted", 0.2)
+    assert opened.close().rc == 0 and not opened.owns()
+    told = json.loads((opened.evidence / "routed.json").read_text())
+    assert told["lost"] is None, told
+    assert told["rules"][0]["packets"] > 8 and told["control"]["packets"] >= 1, told

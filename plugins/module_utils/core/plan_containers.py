@@ -152,7 +152,7 @@ def _gateway(draft: Draft) -> Spec:
         "nomap",
         "gateway",
         ["/asf/gate"],
-        ["hold", "gateway", "--while", draft.topology.gateway.far.interface],
+        ["hold", "gateway"],
         draft.run("seccomp-enforcer.json"),
         _limits(draft, "gateway"),
         [tmpfs("/dev/shm", 1 << 20), _gate_mount(draft)],

@@ -4,43 +4,31 @@ package main
 
 import (
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
 
-// holdRole runs NAME --while INTERFACE: PID 1 of the gateway. It starts nothing and listens nowhere. What enforces is
-// the kernel, in the network namespace that lives as long as this process does (invariant 2).
+// holdRole runs NAME: PID 1 of the gateway. It starts nothing and listens nowhere. What enforces is the kernel, in the
+// network namespace that lives as long as this process does (invariant 2). So do the rules' counters, which are evidence
+// (invariant 9): it outlives its cable, and ends when the session's teardown has read them and says so.
 func holdRole(args []string, _ atStart) int {
-	name, cable, rest, ok := serviceArgs(args)
-	if !ok || cable == "" || len(rest) != 0 {
+	if len(args) != 1 || args[0] == "" || strings.HasPrefix(args[0], "-") {
 		return usage()
 	}
-	gone, code := beginService(cable)
-	if code != 0 {
+	if _, code := beginService(""); code != 0 {
 		return code
 	}
-	s := &supervisor{name: name, out: os.Stdout, signals: watchSignals(), cable: cable, gone: gone}
-	return s.hold(lastLook)
+	s := &supervisor{name: args[0], out: os.Stdout, signals: watchSignals()}
+	return s.hold()
 }
 
-// lastLook is how long the namespace stays after its cable: its counters go with it, and whoever closes a session whose
-// workload has ended reads them first.
-const lastLook = 10 * time.Second
-
-// hold waits for a reason to end, and says which it was in the supervisor's own words. After the cable it stays for
-// another while, unless it is told to end.
-func (s *supervisor) hold(after time.Duration) int {
-	var over <-chan time.Time
+// hold waits to be told to end, and says so in the supervisor's own words.
+func (s *supervisor) hold() int {
 	s.starts, s.began = 1, time.Now()
 	s.say("start", os.Getpid(), "")
 	for {
 		select {
-		case <-s.gone:
-			s.say("stop", os.Getpid(), s.lost())
-			s.gone, over = nil, time.After(after)
-		case <-over:
-			s.say("exit", os.Getpid(), "code 0")
-			return 0
 		case <-s.signals.children:
 			reap(0, false)
 		case sig := <-s.signals.others:

@@ -6,7 +6,7 @@
 //	gate supervise NAME [--while INTERFACE] -- CMD [ARG...]
 //	                                    PID 1 of Caddy and of the broker: restart CMD, reap; stop on request, and when
 //	                                    the cable to who needs it is gone
-//	gate hold NAME --while INTERFACE    PID 1 of the gateway: hold its namespace until the cable is gone; start nothing
+//	gate hold NAME                      PID 1 of the gateway: hold its namespace until it is told to end; start nothing
 //	gate probe [--plan FILE]            the inside probes on a live session; one JSON report on standard output
 //	gate exec [--plan FILE] -- CMD ...  replace itself by CMD with the planned environment
 //	gate version
@@ -58,7 +58,7 @@ func main() {
 
 func usage() int {
 	fmt.Fprintln(os.Stderr, "usage: gate run [--plan FILE] | supervise NAME [--while INTERFACE] -- CMD [ARG...] |"+
-		" hold NAME --while INTERFACE | probe [--plan FILE] | exec [--plan FILE] -- CMD [ARG...] | version")
+		" hold NAME | probe [--plan FILE] | exec [--plan FILE] -- CMD [ARG...] | version")
 	return exitUsage
 }
 

@@ -124,18 +124,6 @@ func readInputs(path string) (*Plan, string, int) {
 	return plan, token, 0
 }
 
-// serviceArgs reads NAME [--while INTERFACE], with which every enforcer's PID 1 begins.
-func serviceArgs(args []string) (name, cable string, rest []string, ok bool) {
-	if len(args) == 0 || args[0] == "" || strings.HasPrefix(args[0], "--") {
-		return "", "", nil, false
-	}
-	name, rest = args[0], args[1:]
-	if len(rest) >= 2 && rest[0] == "--while" {
-		cable, rest = rest[1], rest[2:]
-	}
-	return name, cable, rest, true
-}
-
 // beginService is how PID 1 of an enforcer begins: confined, and with an eye on the cable without which it has nothing
 // to do (nil when it names none). It returns an exit code other than 0 when it cannot go on.
 func beginService(cable string) (<-chan struct{}, int) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -48,8 +49,14 @@ type supervisor struct {
 
 // superviseArgs reads NAME [--while INTERFACE] -- CMD [ARG...].
 func superviseArgs(args []string) (name, cable string, argv []string, ok bool) {
-	name, cable, rest, ok := serviceArgs(args)
-	if !ok || len(rest) < 2 || rest[0] != "--" {
+	if len(args) == 0 || args[0] == "" || strings.HasPrefix(args[0], "--") {
+		return "", "", nil, false
+	}
+	name, rest := args[0], args[1:]
+	if len(rest) >= 2 && rest[0] == "--while" {
+		cable, rest = rest[1], rest[2:]
+	}
+	if len(rest) < 2 || rest[0] != "--" {
 		return "", "", nil, false
 	}
 	return name, cable, rest[1:], true
