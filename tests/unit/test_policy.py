@@ -32,6 +32,15 @@ def test_each_cable_is_limited_to_its_own_source_address_and_ports():
     assert "reject with tcp reset" in text
 
 
+def test_what_is_not_between_a_cables_ends_is_dropped_before_it_counts_as_established():
+    """N3: with NET_RAW an agent can answer in the name of the broker or of the resolver."""
+    lines = [line.strip() for line in nftables.as_text(rules()).splitlines()]
+    established = lines.index("ct state established,related accept")
+    for link, source, own in (("agent0", "198.18.0.2", "198.18.0.1"), ("broker0", "198.18.0.6", "198.18.0.5")):
+        for foreign in (f"ip saddr != {source}", f"ip daddr != {own}"):
+            assert lines.index(f"iifname {link} {foreign} drop") < established
+
+
 def test_without_a_broker_nothing_of_it_stands_in_the_rules():
     text = nftables.as_text(rules(brokered=False))
     assert "broker0" not in text and "4000" not in text

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .nftables import ACCEPT, any_of, base_chain, cidr, field, match, meta, rule, table
-from .topology import Topology
+from .nftables import ACCEPT, DROP, any_of, base_chain, cidr, field, match, meta, rule, table
+from .topology import Cable, Topology
 
 Json = Dict[str, Any]
 
@@ -200,8 +200,22 @@ _PROHIBITED: Json = {"reject": {"type": "icmpx", "expr": "admin-prohibited"}}
 _ESTABLISHED = match({"ct": {"key": "state"}}, ["established", "related"], "in")
 
 
-def _from_cable(cable_if: str, source: str, own: str, ports: Sequence[int]) -> List[Json]:
-    head = [meta("iifname", cable_if), field("ip", "saddr", source), field("ip", "daddr", own)]
+def _foreign(cable: Cable) -> List[Json]:
+    """Drop what comes by a cable and is not between its two addresses, whatever connection it claims to belong to.
+
+    A workload with NET_RAW chooses its packets' source: without this an answer in the resolver's or the broker's name
+    would count as established, for connection tracking does not ask which link a packet came by.
+    """
+    here = meta("iifname", cable.far.interface)
+    return [
+        rule("input", here, field("ip", "saddr", cable.near.ip, "!="), DROP),
+        rule("input", here, field("ip", "daddr", cable.far.ip, "!="), DROP),
+    ]
+
+
+def _from_cable(cable: Cable, ports: Sequence[int]) -> List[Json]:
+    head = [meta("iifname", cable.far.interface), field("ip", "saddr", cable.near.ip)]
+    head.append(field("ip", "daddr", cable.far.ip))
     return [
         rule("input", *head, field("tcp", "dport", any_of(sorted(ports))), ACCEPT),
         rule("input", *head, meta("l4proto", "tcp"), _RESET),  # a denial must be quick, silence means a fault
@@ -229,10 +243,10 @@ def nft(topology: Topology, front_ports: Sequence[int], brokered: bool, uplink: 
     out: List[Json] = [table()]
     for hook in ("input", "forward", "output"):
         out.append(base_chain(hook, hook))
+    plugged = [(agent, front_ports), *([(broker, [L3_PORT])] if brokered else [])]
+    out += [one for cable, _ in plugged for one in _foreign(cable)]
     out += [rule("input", meta("iifname", "lo"), ACCEPT), rule("input", _ESTABLISHED, ACCEPT)]
-    out += _from_cable(agent.far.interface, agent.near.ip, agent.far.ip, front_ports)
-    if brokered:
-        out += _from_cable(broker.far.interface, broker.near.ip, broker.far.ip, [L3_PORT])
+    out += [one for cable, ports in plugged for one in _from_cable(cable, ports)]
     out += [rule("output", meta("oifname", "lo"), ACCEPT), rule("output", _ESTABLISHED, ACCEPT)]
     if brokered:
         cable, there = meta("oifname", broker.far.interface), field("ip", "daddr", broker.near.ip)
