@@ -271,3 +271,13 @@ def test_what_the_gateway_counted_is_in_the_evidence(session: SessionFactory, ho
     told = json.loads((opened.evidence / "routed.json").read_text())
     assert told["lost"] is None, told
     assert told["rules"][0]["packets"] > 8 and told["control"]["packets"] >= 1, told
+
+
+def test_as_many_rules_as_a_manifest_may_have(session: SessionFactory, home: Home) -> None:
+    """Each has its route and its counter, and those of UDP are all tried: an answer of the gate must hold them."""
+    near = [tcp(f"10.77.{number}.1") for number in range(98)]
+    far = [udp(RESOLVER, [20000 + number]) for number in range(100)]
+    home.agent("many", routed(tcp(), tcp("internet"), *near, *far))
+    opened = session.open("many")
+    assert packets(opened, "dial", to=SITE, port=ALLOWED) == "connected"
+    assert len(_status(opened)["routed"]["rules"]) == 200

@@ -20,7 +20,7 @@ from .probes import result
 
 Json = Dict[str, Any]
 
-MAX_CHECKS, MAX_GOT = 200, 8000
+MAX_CHECKS, MAX_GOT = 200, 32000
 EVIDENCE_LIMIT = 1500
 
 

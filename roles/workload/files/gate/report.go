@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	maxGot    = 6000
+	maxGot    = 24 << 10 // a route for each of the most rules a manifest may have, and for each public range
 	maxReason = 300
 )
 
