@@ -130,3 +130,15 @@ func TestRequestBytes(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestNoTrace: of the broker's own failures the agent learns the message, not the program's inside.
+func TestNoTrace(t *testing.T) {
+	f := startFront(t, protocolAnthropic, nil)
+	f.answer(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(500)
+		_, _ = io.WriteString(w, `{"error":{"message":"it failed\nTraceback (most recent call last):\n  File \"/app/x.py\", line 1, in f\nKeyError: 'role'"}}`)
+	})
+	if r := f.ask("POST /v1/messages", least); r.code != 500 || !strings.Contains(r.body, `"it failed [trace]"`) || strings.Contains(r.body, "x.py") {
+		t.Errorf("%+v", r)
+	}
+}

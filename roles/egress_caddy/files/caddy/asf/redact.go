@@ -20,10 +20,12 @@ var (
 	namedPattern = regexp.MustCompile(`(?i)((?:api|access|secret|private|master|auth)[ _-]?key|authorization|token|secret|password|key provided)` +
 		`(["']?\s*[:=]\s*["']?)[^\s"',;{}]+`)
 	prefixPattern = regexp.MustCompile(`\b(?:sk|pk|rk|ak|gsk|xai|hf|pplx|nvapi|r8|ghp|glpat|AKIA|AIza|ya29|eyJ)[-_.A-Za-z0-9*]*[-_0-9*][-_.A-Za-z0-9*]{3,}`)
-	runPattern    = regexp.MustCompile(`[A-Za-z0-9+/_=*-]{20,}`)
-	urlPattern    = regexp.MustCompile(`\b[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s"'<>]+`)
-	addrPattern   = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b`)
-	wordPattern   = regexp.MustCompile(`^(?:[A-Za-z]{0,20}|[0-9]{0,8}|[A-Za-z0-9]{1,5})$`)
+	// What a program in Python prints about itself: LiteLLM quotes it in its own errors.
+	tracePattern = regexp.MustCompile(`(?s)\s*Traceback \(most recent call last\):.*`)
+	runPattern   = regexp.MustCompile(`[A-Za-z0-9+/_=*-]{20,}`)
+	urlPattern   = regexp.MustCompile(`\b[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s"'<>]+`)
+	addrPattern  = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b`)
+	wordPattern  = regexp.MustCompile(`^(?:[A-Za-z]{0,20}|[0-9]{0,8}|[A-Za-z0-9]{1,5})$`)
 )
 
 // redactor takes credentials out of an upstream's error text (case B5). It knows the session's own two secrets; the
@@ -38,6 +40,7 @@ func (r *redactor) text(s string) string {
 	for _, secret := range r.secrets {
 		s = strings.ReplaceAll(s, secret, redacted)
 	}
+	s = tracePattern.ReplaceAllString(s, " [trace]")
 	s = urlPattern.ReplaceAllString(s, "[url]")
 	s = addrPattern.ReplaceAllString(s, "[address]")
 	s = authPattern.ReplaceAllString(s, redacted)
