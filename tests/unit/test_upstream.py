@@ -90,6 +90,12 @@ def test_credentials_are_a_secret_of_caddy_alone() -> None:
     assert copied == [{"path": "caddy/proxy-ca.pem", "copy": "/etc/ssl/ca.pem", "sha256": "ab" * 32}]
 
 
+def test_a_login_that_goes_in_clear_is_announced() -> None:
+    for given, clear in ((SECRET, False), (SECRET.replace("https://", "http://"), True), (URL, False)):
+        told = proxied(PLAIN % given)["warnings"]
+        assert any("its login goes there in clear" in text for text in told) is clear, given
+
+
 def test_an_isolated_broker_goes_through_the_operators_default() -> None:
     text = (
         "name: a\nadapter: claude\nllm: {provider: anthropic}\nsecrets: {files: [a.env]}\nnetwork: {mode: isolated}\n"

@@ -60,9 +60,10 @@ class Proxy:
 
     def notice(self) -> str:
         """What the operator is told at open."""
+        clear = "; its login goes there in clear" if self.secret and self.scheme == "http" else ""
         return (
             f"{self.key}: names are resolved, and the addresses behind them checked, by the proxy {self.url}, not by "
-            "ASF; the list, the ports and the server names are enforced before it"
+            f"ASF; the list, the ports and the server names are enforced before it{clear}"
         )
 
 
