@@ -94,8 +94,7 @@ func brokenBody(err error) *frontRefusal {
 }
 
 // deniedBody says in a status of the protocols why a body may not pass. An unknown model is 404 at both providers, and
-// clients act on that. Anything else is 400: on 403 Claude Code asks for a new login, and Codex tries five times more
-// (measured).
+// clients act on that. Anything else is 400: on 403 Codex 0.171.0 tries five times more (measured).
 func deniedBody(d *front.Denial) *frontRefusal {
 	status := http.StatusBadRequest
 	if d.Reason == front.DeniedModel {
