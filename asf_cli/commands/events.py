@@ -96,13 +96,13 @@ class _History:
     """Events of one session, living or closed."""
 
     def __init__(self, session: str) -> None:
-        from asf_lib.core.roles import SERVICES
+        from asf_lib.core.roles import TELLING
         from asf_lib.engine import evidencefs, sessionlogs, state
         from asf_lib.engine.podman import Podman
 
         self.session, self._podman = session, Podman()
         self._record = state.read(session) or {}
-        found = [sessionlogs.source(self._podman, session, role) for role in SERVICES]
+        found = [sessionlogs.source(self._podman, session, role) for role in TELLING]
         self._sources = [one for one in found if one is not None]
         self._redact = logtext.redactor(self._podman, session) if self._sources else None
         runs = evidencefs.runs(session)

@@ -281,3 +281,13 @@ def test_as_many_rules_as_a_manifest_may_have(session: SessionFactory, home: Hom
     opened = session.open("many")
     assert packets(opened, "dial", to=SITE, port=ALLOWED) == "connected"
     assert len(_status(opened)["routed"]["rules"]) == 200
+
+
+def test_whoever_follows_a_session_is_done_when_its_workload_is(session: SessionFactory, home: Home) -> None:
+    """The gateway stays until the close, and nobody waits for it."""
+    home.agent("followed", routed(tcp(), runtime={"mode": "service", "command": ["sleep", "3"]}))
+    opened = session.open("followed")
+    followed = asf_play("events", opened.id, "--follow", "--json", home=home, timeout=60)
+    assert followed.rc == 0, followed
+    assert opened.inspect("gateway")["State"]["Status"] == "running"
+    assert opened.close().rc == 0 and not opened.owns()

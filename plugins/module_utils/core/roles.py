@@ -13,6 +13,8 @@ CREATE = (CADDY, BROKER, GATEWAY, AGENT)
 STOP = (AGENT, CADDY, BROKER, GATEWAY)
 #: Everything but the workload; their logs are the product's own: decisions, usage, starts and exits.
 SERVICES = (CADDY, BROKER, GATEWAY)
+#: Those of them that say what happens, and end with the workload. The gateway says nothing and stays until the close.
+TELLING = (CADDY, BROKER)
 
 _CADDY_NEEDS = {
     ISOLATED: "an isolated session has Caddy only for a broker's front, and this one has no broker",

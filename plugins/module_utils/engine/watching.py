@@ -17,7 +17,7 @@ from ..core import decisions, history, lifecycle, probes
 from ..core.decisions import DENIED_NAME
 from ..core.errors import AsfError, EngineError
 from ..core.policy import CONTROL_PATH
-from ..core.roles import SERVICES
+from ..core.roles import TELLING
 from . import evidencefs, inventory, plandoc, procs, sessionlogs, state, verification
 from .dirs import Env
 from .logfollow import Follower
@@ -88,7 +88,7 @@ class Watch:
         return handle if procs.start_time(int(known["pid"])) == known["start"] else None
 
     def _followers(self, stack: contextlib.ExitStack) -> List[Follower]:
-        found = [sessionlogs.source(self.podman, self.session, role, self.env) for role in SERVICES]
+        found = [sessionlogs.source(self.podman, self.session, role, self.env) for role in TELLING]
         return [stack.enter_context(Follower(one.path, one.pid)) for one in found if one and one.path and one.alive]
 
     def _live(self, agent: Optional[int], followers: List[Follower]) -> Iterator[Json]:
