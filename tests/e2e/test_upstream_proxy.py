@@ -78,6 +78,11 @@ def _patiently(session: Session, target: str) -> dict[str, Any]:
     return found
 
 
+def _line(agent: Session, host: str) -> dict[str, Any]:
+    """The last decision about a host. Caddy writes a tunnel's line when it ends, conmon a moment later."""
+    return wait_for(lambda: [one for one in agent.decisions() if one.get("host") == host], 60, f"one on {host}")[-1]
+
+
 def test_a_declared_name_goes_through_the_proxy(agent: Session, world: World, login: str) -> None:
     mark = world.mark()
     answer = agent.probe("tls_through", proxy=L1, target="docs.example.com:443")
@@ -87,8 +92,8 @@ def test_a_declared_name_goes_through_the_proxy(agent: Session, world: World, lo
     assert asked["authorization"] == _basic(login) and asked["host"] == "docs.example.com:443"
     assert world.dns_names(mark) <= {PROXY}
     _only_by_the_proxy(world, mark, "docs.example.com")
-    allowed = [line for line in agent.decisions() if line.get("host") == "docs.example.com"]
-    assert allowed[-1]["decision"] == "allow" and allowed[-1]["addr"] == f"{addresses.SITE}:3129", "the proxy's address"
+    line = _line(agent, "docs.example.com")
+    assert line["decision"] == "allow" and line["addr"] == f"{addresses.SITE}:3129", "the proxy's address"
 
 
 def test_any_bytes_on_another_port_go_through_it_too(agent: Session, world: World) -> None:
@@ -130,7 +135,7 @@ def test_P10_another_server_name_is_cut_before_the_proxy_gets_a_byte(agent: Sess
     assert answer["status"] == 200 and answer["tls"] != "ok", answer
     world.settle()
     assert world.handshakes(mark, address=addresses.SITE) == []
-    wait_for(lambda: agent.decisions()[-1]["reason"] == "denied-sni", 10, "the decision")
+    wait_for(lambda: agent.decisions()[-1]["reason"] == "denied-sni", 60, "the decision")
 
 
 def test_P2_the_proxys_own_refusals_are_no_policy(agent: Session) -> None:
@@ -138,7 +143,7 @@ def test_P2_the_proxys_own_refusals_are_no_policy(agent: Session) -> None:
         answer = _patiently(agent, f"{name}:443")
         assert (answer["status"], answer["phrase"]) == (status, reason), (name, answer)
         assert "x-asf-key" not in answer["headers"] and "proxy-authenticate" not in answer["headers"], answer
-        line = [entry for entry in agent.decisions() if entry.get("host") == name][-1]
+        line = _line(agent, name)
         assert (line["decision"], line["reason"]) == ("allow", reason), line
 
 
