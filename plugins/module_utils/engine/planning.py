@@ -277,30 +277,41 @@ def compute(
         host, storage = host_job.result(), storage_job.result()
     repos, warnings = _grants(home, inputs, storage)
     named = _image_names(manifest)
-    plan = plans.build(
-        manifest,
-        repos,
-        host,
-        plans.Settings(
-            run_dir=str(dirs.run_dir()),
-            gate=str(workshop.binary(tags["gate"])),
-            gate_digest=tags["gate"],
-            images={"agent": tags[f"agent-{_adapter(named)}"], **{n: tags[n] for n in ("caddy", "gateway", "litellm")}},
-            broker_files=_broker_files(collection),
-            ca_bundle=settings.ca_bundle,
-            ca_digest=_ca_digest(settings.ca_bundle),
-            limits=_limits(inputs, settings),
-            cable_range=inputs.cable_range,
-            uplink_range=inputs.uplink_range,
-            gate_deadline=inputs.gate_deadline,
-            upstream=proxy,
-            upstream_ca=upstreamca.found(proxy, settings.ca_bundle),
-        ),
-        plans.Request(inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock, _terminal(inputs)),
+    chosen = _settings(inputs, settings, collection, workshop, tags, named, proxy)
+    request = plans.Request(
+        inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock, _terminal(inputs)
     )
+    plan = plans.build(manifest, repos, host, chosen, request)
     warnings += [p.text() for p in manifest.warnings] + list(plan["warnings"])
     warnings += _unused(key, credentials, proxy)
     return plan, named, warnings
+
+
+def _settings(
+    inputs: Inputs,
+    settings: Settings,
+    collection: Path,
+    workshop: images.Host,
+    tags: Mapping[str, str],
+    named: Sequence[str],
+    proxy: Optional[upstream.Proxy],
+) -> plans.Settings:
+    """The operator's choices, as the plan takes them. Raises typed errors of the files that they name."""
+    return plans.Settings(
+        run_dir=str(dirs.run_dir()),
+        gate=str(workshop.binary(tags["gate"])),
+        gate_digest=tags["gate"],
+        images={"agent": tags[f"agent-{_adapter(named)}"], **{n: tags[n] for n in ("caddy", "gateway", "litellm")}},
+        broker_files=_broker_files(collection),
+        ca_bundle=settings.ca_bundle,
+        ca_digest=_ca_digest(settings.ca_bundle),
+        limits=_limits(inputs, settings),
+        cable_range=inputs.cable_range,
+        uplink_range=inputs.uplink_range,
+        gate_deadline=inputs.gate_deadline,
+        upstream=proxy,
+        upstream_ca=upstreamca.found(proxy, settings.ca_bundle),
+    )
 
 
 def _proxy(manifest: Manifest, settings: Settings) -> Optional[upstream.Proxy]:
