@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test test-front test-modes crash test-podman5 bench bench-front bench-routed lint unit requirements reportshot
+.PHONY: help setup demo test test-front test-modes crash test-podman5 bench bench-front bench-modes bench-routed lint unit requirements reportshot
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -42,6 +42,11 @@ test-front:     ## the inference front: Go tests, fuzzing, race detector, then t
 	@$(operator) pytest -q tests/go/test_front.py
 	@$(operator) python3 tools/build_all.py demo
 	@./tools/testnet pytest -q tests/e2e/test_broker.py
+
+bench-modes:    ## open in each network mode against the bare commands; adds to build/bench.json
+	@echo 'make bench-modes: set-up, images, then interleaved measurements in a closed network'
+	@$(operator) python3 tools/build_all.py
+	@./tools/testnet python3 tools/bench.py --part modes
 
 bench-front:    ## the front against a bare reverse proxy; writes build/bench-front.json
 	@echo 'make bench-front: measurements of the front in turns with a bare proxy'

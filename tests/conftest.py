@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +20,8 @@ _LIMITS = {"unit": 60, "lint": 600, "go": 600, "roles": 900, "e2e": 600}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Markers that the folders give."""
+    """Markers that the folders give. What a shell starts with `&` ignores SIGINT (POSIX 2.11), which tests send."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "e2e: real Podman, in the closed network that tools/testnet makes")
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
 

@@ -6,6 +6,8 @@ Three figures, each beside its floor. ``open_without_broker`` and ``close``: the
 the plan holds, issued one after the other by subprocess, with no Ansible, no verification and no records.
 ``open_with_broker``: the product's own launcher and image from ``podman start`` to its liveliness answer, alone.
 ``several`` (``bench_several.py``): eight sessions opened at once beside the CPU time of one, and memory by part.
+``modes``: opens of ``isolated`` and ``routed`` agents beside the bare commands of their plans; needs the closed network
+(`make bench-modes`), because a routed open has controls to reach.
 Writes ``build/bench.json``; ratios are of medians of runs made side by side on one machine.
 """
 
@@ -35,7 +37,12 @@ from asf_lib.engine.podman import Podman
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENTS = {
-    "bench-plain": "name: bench-plain\nadapter: generic\nnetwork: {allow_domains: [docs.example.com]}\n",
+    "bench-plain": "name: bench-plain\nadapter: generic\nnetwork: "
+    "{allow_domains: [{name: docs.example.com, private: [198.51.100.0/24]}]}\n",
+    "bench-isolated": "name: bench-isolated\nadapter: generic\nnetwork: {mode: isolated}\n",
+    "bench-routed": "name: bench-routed\nadapter: generic\nnetwork: {mode: routed, "
+    "allow: [{cidr: 198.51.100.10/32, protocol: tcp, ports: [443]}], "
+    "verify: {address: 198.51.100.10, protocol: tcp, port: 443, blocked_port: 8443}}\n",
     "bench-broker": "name: bench-broker\nadapter: generic\nllm: {protocol: openai, mock: hello}\n",
 }
 
@@ -86,14 +93,14 @@ class Bench:
 
 
 def floor_open(podman: Podman, doc: PlanDocument) -> float:
-    """The plan's commands, bare; seconds until both containers run."""
+    """The plan's commands, bare; seconds until all containers run."""
     began = time.monotonic()
     podman.parallel([[*c["args"]] for c in doc.plan["containers"]])
     podman.run(["init", *doc.names().values()])
     pids = podman.run(["inspect", "-f", "{{.State.Pid}}", *doc.names().values()]).stdout.split()
     wiring.wire(dict(zip(doc.names(), map(int, pids), strict=True)), doc.plan["wiring"])
-    podman.run(["start", doc.names()["caddy"]])
-    podman.run(["start", doc.names()["agent"]])
+    for name in doc.names().values():
+        podman.run(["start", name])
     return time.monotonic() - began
 
 
@@ -159,6 +166,19 @@ def measure(bench: Bench, rounds: int) -> None:
         bench.times["floor.open_with_broker"].append(floor_boot(bench.podman, brokered))
 
 
+def measure_modes(bench: Bench, rounds: int) -> dict[str, dict[str, float]]:
+    """Opens without a broker in each mode beside their floors, interleaved."""
+    modes = ("plain", "isolated", "routed")
+    kept = {mode: bench.keep(f"bench-{mode}") for mode in modes}
+    for _ in range(rounds):
+        for mode in modes:
+            bench.timed(f"open_{mode}", "open.yml", f"bench-{mode}")
+            bench.play("close.yml", f"bench-{mode}")
+            bench.times[f"floor.open_{mode}"].append(floor_open(bench.podman, kept[mode]))
+            floor_close(bench.podman, kept[mode])
+    return {f"open_{mode}": figure(bench.times[f"open_{mode}"], bench.times[f"floor.open_{mode}"]) for mode in modes}
+
+
 def report(bench: Bench, rounds: int) -> dict[str, Any]:
     """The document that is written."""
     names = ("open_without_broker", "open_with_broker", "close")
@@ -184,6 +204,8 @@ def _document(bench: Bench, rounds: int, part: str) -> dict[str, Any]:
     else:
         measure(bench, rounds)
         document = report(bench, rounds)
+    if part == "modes":
+        document["figures"].update(measure_modes(bench, rounds))
     if part in ("all", "several"):
         document["several"] = bench_several.measure(bench.env, min(rounds, 3))
         document["memory_mib"] = bench_several.memory(bench.env)
@@ -196,7 +218,8 @@ def main() -> int:
     """Measure, write ``build/bench.json`` and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--part", choices=["all", "several", "read"], default="all", help="only this part anew")
+    parts = ["all", "several", "read", "modes"]
+    parser.add_argument("--part", choices=parts, default="all", help="only this part anew")
     request = parser.parse_args()
     rounds = request.rounds
     base = Path(tempfile.mkdtemp(prefix="asf-bench-", dir=Path.home()))
