@@ -48,7 +48,7 @@ MANIFEST = {
     "runtime": {"command": ["python3", "-c", PRINT, "600", canary("manifest-word")]},
     "llm": {
         "protocol": "openai",
-        "models": [canary("model")],
+        "models": [canary("model"), "plain"],
         "mock": [{"text": canary("mock-text")}, {"tool": "shell", "input": {canary("key"): canary("value")}}],
     },
     "secrets": {"files": ["odd.env"]},
@@ -118,7 +118,8 @@ def test_a_whole_life_runs_no_canary_and_changes_no_text(way: str, jinja: Sessio
     assert found["Config"]["Labels"]["asf.session"] == jinja.id
     told = jinja.exec("sh", "-c", 'printf %s "$CANARY"; ls /workspace/repos; cat /workspace/repos/*/.git/HEAD')
     assert told.out == f"{canary('env')}{canary('repository')}\nref: refs/heads/{BRANCH}\n", told
-    answer = front.ask(jinja, front.chat(model=canary("model")))[0]
+    assert front.ask(jinja, front.chat(model=canary("model")))[0].status == 404, "no model has such a name"
+    answer = front.ask(jinja, front.chat(model="plain"))[0]
     assert canary("mock-text") in answer.body, answer
     for playbook in ("open.yml", "verify.yml", "status.yml", "close.yml"):
         done = run(playbook, *LOUD)
