@@ -67,8 +67,8 @@ def test_status_and_ls(live: Session):
         0,
         live.id,
         "live",
-        5,
-    )  # with the control
+        6,
+    )  # with both controls: L1 and L1t
     assert status["denied"] == 3 and status["hosts"]["nope.example.org"] == {"allow": 0, "deny": 3}
     assert {one["role"]: one["alive"] for one in status["containers"]} == {"agent": True, "caddy": True}
     assert status["verified"]["ok"] and status["domains"] == ["docs.example.com"]

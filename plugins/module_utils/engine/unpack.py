@@ -88,8 +88,11 @@ def _beside(parent: int) -> Iterator[int]:
 
 
 def _sweep(parent: int) -> None:
-    """Remove what killed copies left: folders of this account that nobody holds, and that are not being made now."""
-    for name in filter(_BESIDE.match, os.listdir(parent)):
+    """Remove what killed copies left: folders of this account that nobody holds, and that are not being made now.
+
+    ``parent`` may be opened by O_PATH, which cannot be listed itself (open(2)).
+    """
+    for name in filter(_BESIDE.match, os.listdir(f"/proc/self/fd/{parent}")):
         with contextlib.suppress(OSError):
             folder = os.open(name, _FOLDER, dir_fd=parent)
             try:
