@@ -49,7 +49,7 @@ def target(tmp_path: Path):
     (tmp_path / "outside").write_text("mine")
     inside = tmp_path / "in"
     inside.mkdir()
-    handle = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(inside, os.O_PATH | os.O_DIRECTORY)  # as hostpath opens it
 
     def make(data: bytes, limits: Limits = SMALL, force: bool = False, skip: bool = False, top: str = "d"):
         return unpack.unpack(io.BytesIO(data).read, lambda: None, handle, "new", top, limits, force, skip)
@@ -358,7 +358,7 @@ def test_a_sender_that_failed_at_its_end_leaves_nothing(tmp_path: Path):
     def failed() -> None:
         raise EngineError("tar failed")
 
-    handle = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)  # as hostpath opens it
     data = io.BytesIO(stream(FOLDER, entry("d/f", b"x")))
     with pytest.raises(EngineError, match="tar failed"):
         unpack.unpack(data.read, failed, handle, "new", "d", SMALL, False, False)
