@@ -20,8 +20,9 @@ _LIMITS = {"unit": 60, "lint": 600, "go": 600, "roles": 900, "e2e": 600}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Markers that the folders give. What a shell starts with `&` ignores SIGINT (POSIX 2.11), which tests send."""
+    """Markers that the folders give. What `&` and nohup(1) start ignores SIGINT and SIGHUP, which tests send."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line("markers", "e2e: real Podman, in the closed network that tools/testnet makes")
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
 
