@@ -13,7 +13,7 @@ Line = tuple[str, str]
 
 _MODES = {
     "proxy": "names through the proxy in Caddy; nothing else",
-    "isolated": "no network but the model's front, if there is one",
+    "isolated": "no name and no address; the model's front alone, where there is one",
     "routed": "IPv4 tuples through the gateway, raw; nothing else",
 }
 
@@ -68,7 +68,9 @@ def _ports(ports: Any) -> str:
 
 
 def _destination(one: Mapping[str, Any]) -> str:
-    text = f"{safe(one['to'], 260)} {safe(one['protocol'], 12)}{_ports(one['ports'])}"
+    public = one["via"] == "gateway" and one["to"] == "internet"
+    to = "internet (all public addresses)" if public else safe(one["to"], 260)
+    text = f"{to} {safe(one['protocol'], 12)}{_ports(one['ports'])}"
     if one["tls"]:
         text += ", server name checked" if one["tls"] == "required" else ", bytes not looked at"
     if one["transparent"]:
@@ -90,6 +92,8 @@ def _reach(found: Mapping[str, Any], who: str) -> list[Line]:
 def _model(found: Mapping[str, Any]) -> list[Line]:
     front, provider = found["front"], found["provider"]
     if front is None:
+        if found["mode"] == "isolated":
+            return [("none: there is no front, and no network to log in by", "llm")]
         return [("no broker: the client logs in itself, or has no model", "llm.broker")]
     who = (
         "the embedded model"
@@ -121,6 +125,10 @@ def _names(found: Mapping[str, Any]) -> list[Line]:
         rows.append(
             (f"Caddy asks {safe(resolver['address'], 60)} for {whose}; the agent has no resolver", resolver["key"])
         )
+    else:
+        rows.append(("the agent has no resolver", "network.mode"))
+    if found["mode"] == "routed":
+        rows.append(("never routed: this host's own addresses, and special-purpose ranges that no rule names", ""))
     if found["never"]:
         rows.append((f"never dialled: {', '.join(safe(cidr, 40) for cidr in found['never'])}", ""))
     if found["control"]:

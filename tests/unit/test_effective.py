@@ -71,7 +71,7 @@ def test_isolated_reaches_the_front_or_nothing() -> None:
     brokered, bare = policy(ISOLATED), policy(BARE)
     assert [one["who"] for one in brokered["destinations"]] == ["broker"] and brokered["front"]["models"] == ["opus"]
     assert (bare["front"], bare["resolver"], bare["rules"], bare["cables"], bare["secrets"]) == (None, None, [], [], [])
-    assert "the agent reaches\n  nothing" in words(bare)
+    assert "the agent reaches\n  nothing" in words(bare) and "there is no front" in words(bare)
 
 
 def test_routed_shows_tuples_both_controls_the_gateways_rules_and_the_capability() -> None:
@@ -82,6 +82,15 @@ def test_routed_shows_tuples_both_controls_the_gateways_rules_and_the_capability
     assert "verified: 203.0.113.9:22 must be allowed, and port 25 must not be" in said
     assert [one["role"] for one in found["rules"]] == ["gateway"] and "nftables of gateway" in said
     assert found["front"] is None and found["listeners"] == []
+
+
+def test_routed_tells_the_internet_as_public_addresses_and_what_is_never_routed() -> None:
+    found = policy(ROUTED.replace("198.51.100.7/32, protocol: icmp_echo", "internet, protocol: udp, ports: any"))
+    said = words(found)
+    assert found["destinations"][1]["to"] == "internet"
+    assert "internet (all public addresses) udp any port (by gateway)  network.allow[1]" in said
+    assert "0.0.0.0/0" not in said
+    assert "the agent has no resolver" in said and "never routed: this host's own addresses" in said
 
 
 def test_the_rules_are_those_of_the_plan() -> None:

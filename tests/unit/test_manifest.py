@@ -291,3 +291,9 @@ def test_the_generated_documents_are_current() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.stale() == [], "run tools/gen_docs.py"
+
+
+def test_one_port_without_a_list_is_answered_with_the_list() -> None:
+    rule = "{cidr: 10.1.0.0/16, protocol: tcp, ports: 22}"
+    found = [one for one in _problems(f"name: a\nnetwork: {{mode: routed, allow: [{rule}]}}\n") if "ports" in one.key]
+    assert [(one.key, one.remedy) for one in found] == [("network.allow[0].ports", "write it as a list: [22]")]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import nftables, roles
+from .formats import INTERNET
 from .grants import WORKSPACE
 from .providers import DOMAINS
 
@@ -60,7 +61,9 @@ def _destinations(plan: Mapping[str, Any]) -> list[Json]:
         rest = {"private": list(one["private"]), "key": one["key"], "transparent": one["name"] in named}
         out.append({**row, "tls": one["tls"], **rest})
     for one in network["tuples"]:
-        row = {"who": roles.AGENT, "via": "gateway", "to": one["cidr"], "protocol": one["protocol"]}
+        # the plan's tuple of all of IPv4 stands for the public addresses alone: it is told as the manifest wrote it
+        to = INTERNET if one["cidr"] == "0.0.0.0/0" else one["cidr"]
+        row = {"who": roles.AGENT, "via": "gateway", "to": to, "protocol": one["protocol"]}
         ports = None if one["protocol"] == "icmp_echo" else one["ports"]
         out.append({**row, "ports": ports, "tls": None, "private": [], "key": one["key"], "transparent": False})
     for one in _l3(plan):

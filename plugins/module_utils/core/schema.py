@@ -288,6 +288,8 @@ def _wrong_kind(spec: Spec, node: Node, path: str, out: Checked) -> None:
     elif node.kind == ODD:
         message = f"{words} belongs here, but {node.reason}"
         remedy = "write true or false" if FLAG in wanted else "write it in plain decimal digits"
+    elif isinstance(spec, ByKind) and any(isinstance(o, ListOf) and node.kind in kinds(o.item) for o in spec.options):
+        message, remedy = f"{words} belongs here, not {WORDS[node.kind]}", f"write it as a list: [{node.raw}]"
     elif TEXT in wanted and node.kind in (WHOLE, DECIMAL, FLAG):
         message, remedy = f"{words} belongs here, not {WORDS[node.kind]}", f'write it in quotes: "{node.raw}"'
     else:
