@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asf_lib.core import roles
 from asf_lib.engine import procs
 from asf_lib.engine.evidencefs import Evidence
 from support import chaos
@@ -187,7 +188,7 @@ class Lab:
         except (OSError, ValueError):
             record = {}
         rows = [line.split() for line in podman("ps", "-a", "--no-trunc", "--format", _ROW).splitlines()]
-        names = {f"asf-{session}-{role}" for role in ("agent", "caddy", "broker")}
+        names = {f"asf-{session}-{role}" for role in roles.CREATE}
         # By name as well as by label: a container that lost its label is not gone.
         mine = [row for row in rows if row[0] in names or row[3:] == [session, str(os.getuid())]]
         containers = {name: (key, int(pid)) for name, key, pid, *_ in mine}

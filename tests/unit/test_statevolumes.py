@@ -60,7 +60,8 @@ def test_sizes_as_people_read_them(count: int | None, text: str) -> None:
 def plan(*names: str) -> dict[str, Any]:
     domains = [{"name": name, "ports": [443, 8443] if name == "two.test" else [443]} for name in names]
     volumes = [{"name": "asf-state-ann.main.keep", "key": "keep"}]
-    return {"manifest": {"network": {"allow_domains": domains}}, "volumes": volumes}
+    session, manifest = {"mode": "proxy"}, {"network": {"allow_domains": domains}}
+    return {"session": session, "network": {}, "manifest": manifest, "volumes": volumes}
 
 
 def test_wider_egress_than_the_last_use_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +142,35 @@ def test_yes_belongs_to_reset() -> None:
         _check(parse(["close.yml", "-e", "agent=ann", "--yes"]), "close.yml")
     with pytest.raises(CliError, match="needs an agent"):
         _check(parse(["reset.yml"]), "reset.yml")
+
+
+def _routed(*rules: tuple[str, str, object]) -> list[str]:
+    tuples = [{"cidr": cidr, "protocol": protocol, "ports": ports} for cidr, protocol, ports in rules]
+    return core.reach({"session": {"mode": "routed"}, "network": {"tuples": tuples}, "manifest": {"network": {}}})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        (("10.0.0.0/8", "tcp", "any"), ("10.1.0.0/16", "tcp", [22]), []),
+        (("10.1.0.0/16", "tcp", [22, 80]), ("10.1.0.0/16", "tcp", [80]), []),
+        (("10.1.0.0/16", "tcp", [22]), ("10.1.0.0/16", "tcp", "any"), ["10.1.0.0/16 tcp any"]),
+        (("10.1.0.0/16", "tcp", [22]), ("10.0.0.0/8", "tcp", [22]), ["10.0.0.0/8 tcp 22"]),
+        (("10.1.0.0/16", "tcp", [22]), ("10.1.0.0/16", "udp", [22]), ["10.1.0.0/16 udp 22"]),
+        (("10.1.0.0/16", "icmp_echo", None), ("10.1.2.0/24", "icmp_echo", None), []),
+        (("0.0.0.0/0", "tcp", "any"), ("8.8.8.0/24", "tcp", [443]), []),
+        (("0.0.0.0/0", "tcp", "any"), ("10.0.0.0/8", "tcp", [443]), ["10.0.0.0/8 tcp 443"]),
+    ],
+)
+def test_a_routed_rule_that_an_earlier_one_holds_is_not_wider(before: Any, now: Any, new: list[str]) -> None:
+    """`internet` (0.0.0.0/0 in the plan) does not hold a special-purpose range."""
+    assert core.wider(_routed(before), _routed(now)) == new
+
+
+def test_another_mode_is_wider_by_what_it_reaches() -> None:
+    named = {"network": {"allow_domains": [{"name": "one.test", "ports": [443]}]}}
+    proxy = core.reach({"session": {"mode": "proxy"}, "network": {}, "manifest": named})
+    isolated = core.reach({"session": {"mode": "isolated"}, "network": {}, "manifest": {"network": {}}})
+    routed = _routed(("10.0.0.0/8", "tcp", [22]))
+    assert isolated == [] and core.wider(isolated, proxy) == proxy == ["one.test:443"]
+    assert core.wider(proxy, routed) == routed and core.wider(routed, proxy) == proxy and core.wider(routed, []) == []

@@ -147,10 +147,15 @@ def diagnose_destination(text: str) -> str | None:
     return None
 
 
+def is_special(network: ipaddress.IPv4Network) -> bool:
+    """Whether a network lies in one special-purpose range."""
+    return any(network.subnet_of(special) for special in SPECIAL)
+
+
 def diagnose_private(text: str) -> str | None:
     """Why a text is no network of a special range, or None."""
     wrong = diagnose_cidr(text)
-    if wrong is None and not any(ipaddress.IPv4Network(text).subnet_of(special) for special in SPECIAL):
+    if wrong is None and not is_special(ipaddress.IPv4Network(text)):
         wrong = "this is not inside one special-purpose range, such as 10.0.0.0/8: public addresses need no exception"
     return wrong
 

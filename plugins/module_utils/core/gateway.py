@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .formats import NEVER_ROUTED, SPECIAL
+from .formats import NEVER_ROUTED, SPECIAL, is_special
 from .nftables import (
     ACCEPT,
     DROP,
@@ -161,13 +161,8 @@ def _screen(
 def _special(tuples: Sequence[Mapping[str, Any]]) -> List[Json]:
     """Special-purpose destinations but those that some tuple names."""
     barred = [str(network) for network in SPECIAL] + list(NEVER_ROUTED)
-    named = [str(item["cidr"]) for item in tuples if _is_special(item["cidr"])]
+    named = [str(item["cidr"]) for item in tuples if is_special(ipaddress.IPv4Network(item["cidr"]))]
     return [_to(barred), *([_to(named, "!=")] if named else [])]
-
-
-def _is_special(text: str) -> bool:
-    network = ipaddress.IPv4Network(text)
-    return any(network.subnet_of(special) for special in SPECIAL)
 
 
 def _refuse(verify: Optional[Mapping[str, Any]]) -> List[Json]:

@@ -7,9 +7,13 @@ a way out for what the narrow session saw; so the wider open says so (docs/manif
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from .formats import is_special
+from .roles import PROXY, ROUTED
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,28 @@ def owned(rows: Iterable[Mapping[str, Any]], owner: int, agent: str, session: st
 
 
 def reach(plan: Mapping[str, Any]) -> list[str]:
-    """What the agent may reach under this plan, as ``HOST:PORT``, sorted."""
-    network = plan["manifest"]["network"]
-    return sorted(f"{one['name']}:{port}" for one in network.get("allow_domains") or () for port in one["ports"])
+    """What the agent may reach under this plan, sorted: ``HOST:PORT``, in routed mode ``CIDR PROTOCOL PORT``."""
+    mode, network = plan["session"]["mode"], plan["network"]
+    if mode == ROUTED:
+        return sorted(
+            f"{one['cidr']} {one['protocol']} {port}"
+            for one in network["tuples"]
+            for port in (["any"] if one["protocol"] == "icmp_echo" or one["ports"] == "any" else one["ports"])
+        )
+    names = plan["manifest"]["network"].get("allow_domains") or () if mode == PROXY else ()
+    return sorted(f"{one['name']}:{port}" for one in names for port in one["ports"])
 
 
 def wider(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """What may be reached now and could not be reached at the last use."""
-    return sorted(set(now) - set(before))
+    return sorted(one for one in set(now) - set(before) if not any(_covers(old, one) for old in before))
+
+
+def _covers(old: str, new: str) -> bool:
+    """Whether a routed rule of the last use holds this one: the protocol, its addresses, its port."""
+    had, wants = old.split(" "), new.split(" ")
+    if len(had) != 3 or len(wants) != 3 or had[1] != wants[1] or had[2] not in ("any", wants[2]):
+        return False
+    outer, inner = ipaddress.IPv4Network(had[0]), ipaddress.IPv4Network(wants[0])
+    # A range does not reach the special-purpose ranges inside of it (core/gateway.py), so it does not cover them.
+    return inner.subnet_of(outer) and (is_special(outer) or not is_special(inner))
