@@ -8,8 +8,9 @@ that begin with `status-NNN.` get that status, `garbage.` and `flood.` what thei
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
-import threading
+import ssl
 from typing import Any
 
 from support import addresses
@@ -63,14 +64,27 @@ def _tunnel(connection: socket.socket, target: str) -> None:
     with socket.create_connection((address, int(port)), timeout=10) as far:
         far.settimeout(300)
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        back = threading.Thread(target=_pump, args=(far, connection), daemon=True)
-        back.start()
-        _pump(connection, far)
-        back.join(300)
+        with contextlib.suppress(OSError):
+            _relay(connection, far)
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while block := source.recv(65536):
-            sink.sendall(block)
-        sink.shutdown(socket.SHUT_WR)
+def _relay(connection: socket.socket, far: socket.socket) -> None:
+    """Both directions in one thread: OpenSSL's connection must not be read and written by two at once.
+
+    The client's end is passed on; the destination's ends the tunnel.
+    """
+    sinks = {connection: far, far: connection}
+    while True:
+        held = isinstance(connection, ssl.SSLSocket) and connection in sinks and connection.pending()
+        ready = [connection] if held else select.select(list(sinks), [], [], 300)[0]
+        if not ready:
+            return
+        for source in ready:
+            block = source.recv(65536)
+            if block:
+                sinks[source].sendall(block)
+            elif source is far:
+                return
+            else:
+                far.shutdown(socket.SHUT_WR)
+                del sinks[connection]
