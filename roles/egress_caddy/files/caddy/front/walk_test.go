@@ -56,6 +56,7 @@ const pixel = "data:image/png;base64,iVBORw0KGgo="
 var passing = map[string][]string{
 	messagesRoute: {
 		``, `"stream":true`, `"metadata":{"user_id":"u"}`, `"metadata":null`, `"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}]`,
+		`"messages":[{"role":"user","content":"x"},{"role":"system","content":"y","output_config":{"effort":"low"}}]`, // Claude Code
 		block(`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBORw0KGgo="}}`),
 		block(`{"source":{"data":"iVBORw0KGgo=","media_type":"image/png","type":"base64"},"type":"image"}`),
 		block(`{"type":"document","source":{"type":"text","media_type":"text/plain","data":"see https://x.test"}}`),
