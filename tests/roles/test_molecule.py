@@ -23,8 +23,8 @@ def _scenarios() -> list[str]:
 
 
 def test_the_roles_that_have_a_scenario() -> None:
-    with_two = ["network", "network/routed"]
-    assert _scenarios() == ["egress_caddy", "litellm_broker", *with_two, "reset", "teardown", "verify", "workload"]
+    several = ["network", "network/isolated", "network/routed"]
+    assert _scenarios() == ["egress_caddy", "litellm_broker", *several, "reset", "teardown", "verify", "workload"]
 
 
 @pytest.mark.parametrize("name", _scenarios())
