@@ -441,19 +441,20 @@ def test_P3_policy_is_policy_without_dns(deaf: Session, world: World) -> None:
 
 
 @pytest.fixture
-def tunnel(home: Home, session: SessionFactory, world: World) -> Iterator[tuple[Session, subprocess.Popen[bytes]]]:
+def tunnel(home: Home, session: SessionFactory) -> Iterator[tuple[Session, subprocess.Popen[bytes]]]:
     """A session whose agent holds a tunnel in which a stream runs."""
     home.agent("eg-cut", {"network": {"allow_domains": [_entry("docs.example.com")]}})
-    held, mark = session.open("eg-cut"), world.mark()
+    held = session.open("eg-cut")
     env = held.home.env
     argv = ["asf-play", "exec", *held.selector(), "--", "python3", "-", "hold_tunnel"]
     argv += [json.dumps({"proxy": L1, "target": "docs.example.com:443", "seconds": 120})]
     with (
         Path(probe_tools.__file__).open("rb") as source,
-        subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, env=env) as holder,
+        subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as holder,
     ):
         try:
-            assert world.http_requests(mark, timeout=30, path="/stream"), "no stream began"
+            said = holder.stderr.readline() if holder.stderr else b""
+            assert said == b"receiving\n", said
             yield held, holder
         finally:
             holder.kill()

@@ -299,7 +299,7 @@ def test_decisions_are_shown_with_their_listener(agent: Session) -> None:
     """`logs decisions` and `status` tell what came without a proxy."""
     _alerts(agent, [_hello("shown.canary.test")])
     shown = wait_for(
-        lambda: [line for line in _logged(agent).splitlines() if "shown.canary.test" in line], 10, "the decision"
+        lambda: [line for line in _logged(agent).splitlines() if "shown.canary.test" in line], 60, "the decision"
     )
     assert " deny  L1t TLS shown.canary.test:443 denied-name network.allow_domains" in shown[-1], shown
 
@@ -330,7 +330,7 @@ def test_P15_a_transparent_tunnel_ends_with_its_session(
     session, _ = held
     mark = world.mark()
     assert session.close().rc == 0
-    assert world.events("closed", mark, timeout=10, address=addresses.SITE), "the site's connection is still open"
+    assert world.events("closed", mark, timeout=60, address=addresses.SITE), "the site's connection is still open"
     lines = [json.loads(line) for line in (session.evidence / "decisions.jsonl").read_text().splitlines()]
     ended = [line for line in lines if line["listener"] == "L1t" and line["detail"] == "cut at the session's end"]
     assert [(line["host"], line["decision"], line["port"]) for line in ended] == [("docs.example.com", "allow", 443)]

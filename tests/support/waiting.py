@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], timeout: float = 30, what: str = "", interval: float = 0.02) -> T:
+def wait_for(condition: Callable[[], T], timeout: float = 60, what: str = "", interval: float = 0.02) -> T:
     """The first true value of `condition()`.
 
     :raises AssertionError: it did not become true within `timeout` seconds
