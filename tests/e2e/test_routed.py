@@ -7,6 +7,7 @@ The agents hold raw sockets where the manifest says so, so packets of every kind
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from support.front import ask, chat
 from support.product import Home, Session, SessionFactory, asf_play, podman
 from support.routed import ALLOWED, BLOCKED, RESOLVER, SITE, echo, routed, tcp, udp, verify
 from support.waiting import wait_for
+
+from asf_lib.core.plan_network import UPLINK_MEMORY
+from asf_lib.engine import usernet
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
@@ -77,6 +81,13 @@ def test_what_the_rules_allow_is_reached_and_nothing_else(plain: Session, world:
     assert packets(plain, "echo", to=RESOLVER) == "timeout"
     world.settle()
     assert {(event["address"], event["port"]) for event in world.accepts(since)} == {(SITE, ALLOWED), (SITE, 80)}
+
+
+def test_N10_what_carries_an_uplink_has_a_bound_of_memory(raw: Session) -> None:
+    """It runs in no control group of the session: flows that the rules have lost sight of would cost the host."""
+    path = podman("inspect", "--format", "{{.NetworkSettings.SandboxKey}}", raw.container("gateway")).strip()
+    limits = {resource.prlimit(pid, resource.RLIMIT_DATA) for pid in usernet.carriers(raw.pid("gateway"), path)}
+    assert limits == {(UPLINK_MEMORY, UPLINK_MEMORY)}
 
 
 @pytest.mark.parametrize(

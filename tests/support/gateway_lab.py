@@ -144,7 +144,7 @@ class Lab:
                 out.append(frame[14:])
         return out
 
-    def expect(self, end: socket.socket, count: int, timeout: float = 5.0) -> list[bytes]:
+    def expect(self, end: socket.socket, count: int, timeout: float = 30.0) -> list[bytes]:
         """IP packets at an end: `count` of them, fewer when the time is over, more when there are more."""
         out: list[bytes] = []
         until(lambda: out.extend(self.seen(end, 0.05)) or len(out) >= count, timeout)
@@ -156,7 +156,7 @@ def ident(packet: bytes) -> int:
     return int.from_bytes(packet[4:6], "big") if packet[0] >> 4 == 4 else int.from_bytes(packet[2:4], "big")
 
 
-def until(check: Any, timeout: float = 5.0) -> Any:
+def until(check: Any, timeout: float = 30.0) -> Any:
     """Ask again until the answer is true, or the time is over; the last answer."""
     end = time.monotonic() + timeout
     while not (answer := check()) and time.monotonic() < end:

@@ -20,7 +20,7 @@ OWN = ["198.18.0.0/24", "198.18.1.0/24", "198.51.100.1"]
 ELSEWHERE = "203.0.113.0/24"  # the test's gateway has a route for it that leaves by a third link
 TCP, UDP, ICMP = 6, 17, 1
 FIN, SYN, RST, PSH, ACK, URG, ECE, CWR = (1 << bit for bit in range(8))
-UNCOUNTED = ("ttl", "checksum", "other-mac")
+UNCOUNTED = ("checksum", "other-mac")
 
 _LOCAL = ["127.0.0.0/8", "169.254.0.0/16"]
 _SPECIAL = [
@@ -82,11 +82,11 @@ def shape(packet: Packet, policy: Policy) -> str | None:
         ("fragment", packet.fragment & 0x3FFF != 0),
         ("options", packet.options != b""),
         ("source", packet.source != AGENT),
+        ("ttl", packet.ttl <= 1),
         ("broadcast", packet.mac != GATEWAY_MAC or packet.target == "255.255.255.255"),
         ("multicast", _inside(packet.target, ["224.0.0.0/4"])),
         ("own", _inside(packet.target, OWN + _LOCAL)),
         ("special", _inside(packet.target, _SPECIAL) and not _inside(packet.target, named)),
-        ("ttl", packet.ttl <= 1),
     )
     return next((reason for reason, wrong in checks if wrong), None)
 

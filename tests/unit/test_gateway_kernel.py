@@ -337,6 +337,26 @@ def test_connections_that_ended_do_not_count_towards_the_bound():
     assert forked(work, 50) == [4000, 0]
 
 
+def test_a_reset_that_never_leaves_the_gateway_does_not_end_a_flow_for_the_bound():
+    """Its TTL ends here: what was opened behind the uplink stays open there, and has to count."""
+
+    def work() -> list[int]:
+        lab, passed = Lab(), 0
+        lab.load(rules(_WEB))
+        for _ in range(30):
+            for packet in _half_open(lab, 50):
+                passed += 1
+                port = int.from_bytes(packet[20:22], "big")
+                lab.send(lab.agent, Packet(2, "8.8.8.8", TCP, port, 80, RST, seq=1001, ttl=1))
+            lab.seen(lab.outside, 0.0)
+        until(lambda: lab.counters()["drop-limit"] >= 1500 - gateway.FLOWS["tcp"])
+        counted = lab.counters()
+        return [passed, counted["drop-limit"], counted["drop-ttl"]]
+
+    most = gateway.FLOWS["tcp"]
+    assert forked(work, 50) == [most, 1500 - most, most]
+
+
 def test_the_log_of_denials_is_bounded_and_a_full_one_changes_no_verdict():
     def work() -> list[Any]:
         lab = Lab()

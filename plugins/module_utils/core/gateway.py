@@ -50,6 +50,7 @@ REASONS = {
     "fragment": "a fragment",
     "options": "IP options",
     "source": "a source address that is not the agent's",
+    "ttl": "a TTL that ends at the gateway",
     "broadcast": "broadcast",
     "multicast": "multicast",
     "own": "the session's wires, link-local and loopback space, this host",
@@ -149,6 +150,9 @@ def _screen(
         rule("screen", outside, field("ip", "daddr", uplink_ip), ACCEPT),
         _drop("screen", "interface", foreign),
         _drop("screen", "source", field("ip", "saddr", cable.near.ip, "!=")),
+        # Not forwarded, but connection tracking would take a FIN or RST in it for a flow's end: what lives on behind
+        # the uplink would count no more.
+        _drop("screen", "ttl", field("ip", "ttl", 2, "<")),
         _drop("screen", "broadcast", meta("pkttype", "host", "!=")),
         _drop("screen", "broadcast", field("ip", "daddr", "255.255.255.255")),
         _drop("screen", "multicast", _to([_MULTICAST])),

@@ -10,6 +10,10 @@ from .errors import HostError, PlanError
 from .plan_draft import Draft, Json
 from .topology import Cable, overlaps, uplink_range
 
+#: Data that the process of an uplink may hold, in bytes: twice what slirp4netns needs for all flows that the gateway's
+#: rules let be (docs/routed.md). It is the host's memory, in no control group of the session.
+UPLINK_MEMORY = 512 << 20
+
 # --- ranges ----------------------------------------------------------------------------------------------------
 
 
@@ -249,7 +253,9 @@ def wiring(draft: Draft) -> Json:
     return {
         "cables": [c.as_dict() for c in cables(draft)],
         "nft": _nft(draft),
-        "uplinks": [{"role": role, "interface": draft.topology.uplink_if} for role in uplinks(draft)],
+        "uplinks": [
+            {"role": role, "interface": draft.topology.uplink_if, "memory": UPLINK_MEMORY} for role in uplinks(draft)
+        ],
         "routes": _static_routes(draft),
         "forward": [role for role in draft.roles if role == roles.GATEWAY],
     }

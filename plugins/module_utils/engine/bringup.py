@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
-from . import logbirth, logs, netns, observe, procs, state
+from . import logbirth, logs, netns, observe, procs, state, usernet
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -147,7 +147,7 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
 def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
     """Identity of each first process: what later probes compare with, because 4.3 may swap it silently."""
     out = {}
-    uplinks = {one["role"]: one["interface"] for one in doc.plan["wiring"]["uplinks"]}
+    uplinks = {one["role"]: one for one in doc.plan["wiring"]["uplinks"]}
     for role, got in observe.inspect(podman, doc.names()).items():
         start = procs.start_time(got["pid"])
         if start is None:
@@ -160,7 +160,8 @@ def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
             "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
         }
         if role in uplinks:
-            out[role]["uplink"] = uplinks[role]
+            out[role]["uplink"] = uplinks[role]["interface"]
+            usernet.bound(role, got["pid"], got["namespace"], uplinks[role]["memory"])
     # The services' logs tell by their first line whether it is lost; a workload's output does not.
     if path := logs.path_of(out["agent"]["pid"], out["agent"]["id"]):
         out["agent"]["log_born"] = logbirth.of(path)

@@ -223,6 +223,7 @@ def inspect(podman: Podman, names: Mapping[str, str]) -> Dict[str, Json]:
             "labels": config.get("Labels") or {},
             "image": item.get("ImageName", ""),
             "network": host.get("NetworkMode", ""),
+            "namespace": (item.get("NetworkSettings") or {}).get("SandboxKey") or "",
             "resolv_conf": item.get("ResolvConfPath") or "",
         }
     return found
