@@ -96,6 +96,31 @@ def test_a_declared_name_goes_through_the_proxy(agent: Session, world: World, lo
     assert line["decision"] == "allow" and line["addr"] == f"{addresses.SITE}:3129", "the proxy's address"
 
 
+def test_a_client_without_a_proxy_goes_through_it_too(agent: Session, world: World, login: str) -> None:
+    """L1t chains as L1 does: by the name of the ClientHello."""
+    mark = world.mark()
+    answer = agent.probe("tls_direct", host="docs.example.com")
+    assert (answer["tls"], answer["answer"]["status"]) == ("ok", 200), answer
+    (asked,) = world.events("proxy", mark)
+    assert (asked["line"], asked["authorization"]) == ("CONNECT docs.example.com:443 HTTP/1.1", _basic(login))
+    _only_by_the_proxy(world, mark, "docs.example.com")
+
+
+def test_an_isolated_agents_broker_goes_through_it(
+    login: str, module_home: Home, module_session: SessionFactory, world: World
+) -> None:
+    """There is no L1; the provider's requests leave by L3 and the proxy."""
+    isolated = {**MANIFEST, "network": {"mode": "isolated"}}
+    module_home.agent("up-isolated", isolated)
+    opened, mark = module_session.open("up-isolated"), world.mark()
+    (answer,) = front.ask(opened, front.message())
+    assert answer.status == 200, answer
+    asked = world.events("proxy", mark)
+    assert asked and {(one["target"], one["authorization"]) for one in asked} == {
+        ("api.anthropic.com:443", _basic(login))
+    }
+
+
 def test_any_bytes_on_another_port_go_through_it_too(agent: Session, world: World) -> None:
     mark = world.mark()
     answer = agent.probe("connect_raw", proxy=L1, data=probe_tools.connect_request("any.example.com:22"), then="hello")
