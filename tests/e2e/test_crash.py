@@ -44,7 +44,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, world: World) -> Iterator[cras
 
 @pytest.fixture(scope="module")
 def recorded(lab: crash_lab.Lab) -> crash_cases.Recorded:
-    """Every step of open, verify and close, of both agents."""
+    """Every step of open, verify and close, of each agent."""
     found = crash_cases.record(lab)
     lab.forget_volumes()
     return found

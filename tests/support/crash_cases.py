@@ -20,7 +20,7 @@ Recorded = dict[tuple[str, str], Points]
 
 
 def record(lab: Lab) -> Recorded:
-    """What open, verify and close of both agents do, step by step. Raises AssertionError when one fails.
+    """What open, verify and close of each agent do, step by step. Raises AssertionError when one fails.
 
     `lab.missed` is what an open has left and no point explains: a step that the recorder did not see.
     """

@@ -20,6 +20,7 @@ from asf_lib.engine import procs
 from asf_lib.engine.evidencefs import Evidence
 from support import chaos
 from support.product import Completed, Home, asf_play, podman, remove
+from support.routed import routed, tcp, udp
 from support.waiting import wait_for
 
 CHAOS = Path(chaos.__file__).resolve()
@@ -34,8 +35,9 @@ AGENTS: dict[str, dict[str, Any]] = {
         "llm": {"protocol": "openai", "mock": "hello"},
         "filesystem": {"state": [{"key": "kept", "target": "/home/node/.kept"}]},
     },
+    "cr-routed": {**routed(tcp(), udp()), "runtime": _SERVICE},
 }
-PLAIN, BROKERED = AGENTS
+PLAIN, BROKERED, ROUTED = AGENTS
 #: seconds after which a run is hung, whatever it does: the longest deadline of the product is that of a broker's start
 PATIENCE = 240.0
 _ROW = '{{.Names}} {{.ID}} {{.Pid}} {{index .Labels "asf.session"}} {{index .Labels "asf.owner"}}'
