@@ -8,8 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"sort"
 	"strings"
@@ -20,35 +18,10 @@ import (
 
 	"asf.sandbox/caddy/front"
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy" // what the front is measured against
 )
 
-// The front against a bare reverse proxy in the same Caddy, in one process with their upstream and clients, in turns.
-
-func init() { caddy.RegisterModule(bareProxy{}) }
-
-// bareProxy is the standard library's reverse proxy as a handler of Caddy's. Caddy's own is made of it, and does a little
-// more for each request; it needs modules that the product does not have.
-type bareProxy struct {
-	Upstream string `json:"upstream"`
-
-	proxy *httputil.ReverseProxy
-}
-
-func (bareProxy) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.bare_proxy", New: func() caddy.Module { return new(bareProxy) }}
-}
-
-func (p *bareProxy) Provision(caddy.Context) error {
-	p.proxy = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: p.Upstream})
-	p.proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
-	return nil
-}
-
-func (p *bareProxy) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.Handler) error {
-	p.proxy.ServeHTTP(w, q)
-	return nil
-}
+// The front against Caddy's own reverse proxy, bare, in one process with their upstream and clients, in turns.
 
 // measured is build/bench-front.json. Clients and upstream share the process's processors with what is measured, so
 // throughput_loss is what somebody sees who runs all on one machine.
@@ -121,7 +94,7 @@ func sides(b *testing.B, upstream string) (fronted, bare side) {
 	}
 	handler := m{"handler": "asf_inference", "session": "bench.main", "protocol": "anthropic", "upstream": upstream,
 		"token_file": write("token", testToken), "key_file": write("key", testMaster)}
-	stock := m{"handler": "bare_proxy", "upstream": upstream}
+	stock := m{"handler": "reverse_proxy", "upstreams": []m{{"dial": upstream}}, "transport": m{"protocol": "http", "network_proxy": m{"from": "none"}}}
 	config := caddyConfig(dir+"/log", serverConfig("127.0.0.1:39801", "L2", handler, nil))
 	apps := config["apps"].(m)["http"].(m)["servers"].(m)
 	apps["bare"] = m{"listen": []string{"127.0.0.1:39802"}, "protocols": []string{"h1"}, "automatic_https": m{"disable": true}, "routes": []m{{"handle": []m{stock}}}}

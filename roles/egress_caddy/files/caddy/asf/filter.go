@@ -4,6 +4,8 @@ package asf
 
 import (
 	"bytes"
+
+	"asf.sandbox/caddy/front"
 )
 
 const maxLine = 8 << 20 // of an event stream; a longer line is relayed without a look inside
@@ -18,16 +20,8 @@ type filter interface {
 // exactFilter replaces known secrets. It holds back only a tail that may be the beginning of one, so an ordinary
 // piece is never delayed.
 type exactFilter struct {
-	secrets [][]byte
+	secrets []*front.Searcher
 	carry   []byte
-}
-
-func newExactFilter(secrets []string) *exactFilter {
-	f := &exactFilter{}
-	for _, s := range secrets {
-		f.secrets = append(f.secrets, []byte(s))
-	}
-	return f
 }
 
 func (f *exactFilter) push(p []byte) []byte {
@@ -48,8 +42,8 @@ func (f *exactFilter) finish() []byte {
 
 func (f *exactFilter) replace(b []byte) []byte {
 	for _, s := range f.secrets {
-		if bytes.Contains(b, s) {
-			b = bytes.ReplaceAll(b, s, []byte(redacted))
+		if s.Index(b) >= 0 {
+			b = bytes.ReplaceAll(b, s.Text(), []byte(redacted))
 		}
 	}
 	return b
@@ -58,7 +52,8 @@ func (f *exactFilter) replace(b []byte) []byte {
 // tail is the length of the longest end of b that begins a secret.
 func (f *exactFilter) tail(b []byte) int {
 	longest := 0
-	for _, s := range f.secrets {
+	for _, secret := range f.secrets {
+		s := secret.Text()
 		for n := min(len(s)-1, len(b)); n > longest; n-- {
 			if bytes.HasSuffix(b, s[:n]) {
 				longest = n

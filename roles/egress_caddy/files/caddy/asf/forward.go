@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"asf.sandbox/caddy/front"
 )
 
 const (
@@ -130,9 +132,9 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 	h.Del("Server")
 	copyListed(h, resp.Header, responseHeaders, i.clean)
 	e.status, e.reason = resp.StatusCode, reasonOK
-	exact := newExactFilter([]string{i.key})
+	exact := &exactFilter{secrets: i.hidden}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
-		i.stream(ctx, w, resp, e, &eventFilter{exact: exact, redact: i.redact, seen: e.meter.Event}, nil)
+		i.stream(ctx, w, resp.Body, e, &eventFilter{exact: exact, redact: i.redact, seen: e.meter.Event})
 		return
 	}
 	room, _ := answers.Get().(*[]byte)
@@ -141,7 +143,8 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 	*room = body[:0]
 	switch {
 	case err == nil: // there is more
-		i.stream(ctx, w, resp, e, exact, body)
+		pieces := &metered{io.MultiReader(bytes.NewReader(body), resp.Body), &e.meter}
+		i.stream(ctx, w, pieces, e, exact)
 	case errors.Is(err, io.EOF):
 		i.whole(w, e, exact, body)
 	case ctx.Err() != nil:
@@ -182,12 +185,26 @@ func (i *Inference) whole(w http.ResponseWriter, e *exchange, exact *exactFilter
 	}
 }
 
-// stream passes an answer on: each piece is flushed as it comes. begun is what was read already.
-func (i *Inference) stream(ctx context.Context, w http.ResponseWriter, resp *http.Response, e *exchange, f filter, begun []byte) {
+// metered shows the pieces of an answer to the meter as they are read.
+type metered struct {
+	io.Reader
+	meter *front.Meter
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.Reader.Read(p)
+	m.meter.Piece(p[:n])
+	if errors.Is(err, io.EOF) {
+		m.meter.End()
+	}
+	return n, err
+}
+
+// stream passes an answer on: each piece is flushed as it comes.
+func (i *Inference) stream(ctx context.Context, w http.ResponseWriter, source io.Reader, e *exchange, f filter) {
 	w.WriteHeader(e.status)
 	rc := http.NewResponseController(w)
 	_ = rc.Flush() // a client that is gone is noticed at the first piece
-	source := io.MultiReader(bytes.NewReader(begun), resp.Body)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := source.Read(buf)

@@ -61,6 +61,7 @@ type Inference struct {
 	account   *front.Account
 	sizeKey   string // of the manifest, when the bound of a body is its own
 	redact    *redactor
+	hidden    []*front.Searcher // what no answer may hold
 	transport http.RoundTripper
 	group     *group
 	forget    func()
@@ -94,6 +95,7 @@ func (i *Inference) Provision(caddy.Context) error {
 		return errors.New("token_file and key_file hold the same secret")
 	}
 	i.token, i.redact = newCredential(token), &redactor{secrets: []string{i.key, token}}
+	i.hidden = []*front.Searcher{front.NewSearcher(i.key)}
 	if i.Listener == "" {
 		i.Listener = "L2"
 	}

@@ -187,7 +187,14 @@ func TestLargeAnswer(t *testing.T) {
 	if r := f.ask("POST /v1/messages", least); r.code != 200 || r.body != want {
 		t.Errorf("%d bytes of %d", len(r.body), len(want))
 	}
-	if u := f.usages(1)[0]; !u.Estimated || u.Input == 0 {
+	if u := f.usages(1)[0]; !u.Estimated || u.Input == 0 || u.Output != int64(len(want)+3)/4 {
+		t.Errorf("%+v", u)
+	}
+	f.answer(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"text":"`+want+`","usage":{"input_tokens":7,"output_tokens":8}}`)
+	})
+	f.ask("POST /v1/messages", least)
+	if u := f.usages(2)[1]; u.Estimated || u.Input != 7 || u.Output != 8 {
 		t.Errorf("%+v", u)
 	}
 }

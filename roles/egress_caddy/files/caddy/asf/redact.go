@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
+
+	"asf.sandbox/caddy/front"
 )
 
 const (
@@ -81,10 +83,12 @@ func (r *redactor) tree(v any) any {
 	return v
 }
 
+var errorKey = front.NewSearcher(`"error"`)
+
 // event redacts one JSON document of a stream when it reports an error: a top-level "error", or one inside
 // "response" (OpenAI Responses). Other documents are the model's words and pass untouched.
 func (r *redactor) event(doc []byte) []byte {
-	if !bytes.Contains(doc, []byte(`"error"`)) {
+	if errorKey.Index(doc) < 0 {
 		return doc
 	}
 	var v map[string]any

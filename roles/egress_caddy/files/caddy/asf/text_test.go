@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"asf.sandbox/caddy/front"
 )
 
 // TestPrintable: what a client sent can neither break a log line nor steer a terminal.
@@ -107,7 +109,7 @@ func TestExactFilter(t *testing.T) {
 	text := "xx" + secret + "abcabcab" + secret + secret + "abcabcabc end abcabc"
 	want := strings.ReplaceAll(text, secret, redacted)
 	for size := 1; size <= len(text); size++ {
-		f, got := newExactFilter([]string{secret}), ""
+		f, got := &exactFilter{secrets: []*front.Searcher{front.NewSearcher(secret)}}, ""
 		for rest := text; rest != ""; {
 			n := min(size, len(rest))
 			got += string(f.push([]byte(rest[:n])))
@@ -117,7 +119,8 @@ func TestExactFilter(t *testing.T) {
 			t.Fatalf("pieces of %d: %q", size, got)
 		}
 	}
-	if got := string(newExactFilter([]string{secret}).push([]byte("data: hi\n"))); got != "data: hi\n" {
+	f := &exactFilter{secrets: []*front.Searcher{front.NewSearcher(secret)}}
+	if got := string(f.push([]byte("data: hi\n"))); got != "data: hi\n" {
 		t.Errorf("an ordinary piece is delayed: %q", got)
 	}
 }
@@ -133,7 +136,7 @@ func TestEventFilter(t *testing.T) {
 		`data: {"type":"error","code":null,"message":"bad ` + leak + `"}` + "\n" +
 		"data: plain " + key + "\ndata: [DONE]\n" + `data: {"error":{"message":"` + leak + `"}}`
 	for _, size := range []int{1, 7, 64, len(in)} {
-		f, got := &eventFilter{exact: newExactFilter([]string{key}), redact: &redactor{secrets: []string{key}}}, ""
+		f, got := &eventFilter{exact: &exactFilter{secrets: []*front.Searcher{front.NewSearcher(key)}}, redact: &redactor{secrets: []string{key}}}, ""
 		for rest := in; rest != ""; {
 			n := min(size, len(rest))
 			got += string(f.push([]byte(rest[:n])))
@@ -144,7 +147,7 @@ func TestEventFilter(t *testing.T) {
 			t.Errorf("pieces of %d: %s", size, got)
 		}
 	}
-	f := &eventFilter{exact: newExactFilter([]string{key}), redact: &redactor{}}
+	f := &eventFilter{exact: &exactFilter{secrets: []*front.Searcher{front.NewSearcher(key)}}, redact: &redactor{}}
 	long := string(f.push([]byte("data: "+strings.Repeat("x", maxLine)+key[:9]))) + string(f.push([]byte(key[9:]+"\nnext\n"))) + string(f.finish())
 	if strings.Contains(long, key) || !strings.HasSuffix(long, "\nnext\n") || len(long) < maxLine {
 		t.Errorf("a line over the limit: %d bytes, end %q", len(long), long[len(long)-20:])

@@ -78,8 +78,9 @@ type rule struct {
 	item   *rule    // of kindList; of kindEither what is no scalar
 	scalar *rule    // of kindEither
 	fields map[string]int
-	rules  []*rule // of kindObject, by the index in fields
-	needs  uint64  // which of them must be there, by bit
+	names  []string // of the fields, by their index
+	rules  []*rule  // of kindObject, by the index in fields
+	needs  uint64   // which of them must be there, by bit
 	by     string
 	absent *rule
 	cases  map[string]*rule
@@ -168,7 +169,8 @@ func (c *compiler) fill(r *rule, raw json.RawMessage, by string) {
 		s.Fields[by] = "word"
 	}
 	r.fields = map[string]int{}
-	for _, name := range sorted(s.Fields) {
+	r.names = sorted(s.Fields)
+	for _, name := range r.names {
 		r.fields[name] = len(r.rules)
 		r.rules = append(r.rules, c.named(s.Fields[name]))
 	}

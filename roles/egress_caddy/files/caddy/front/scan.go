@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"hash/maphash"
 	"math"
 	"math/bits"
 	"strconv"
@@ -43,10 +44,20 @@ type scanner struct {
 	b    []byte
 	i    int
 	keys [][]byte // of the objects that skip is in
+	free []*keySet
 }
 
 // space skips white space and returns the next byte, or 0 at the end.
 func (s *scanner) space() byte {
+	if s.i < len(s.b) {
+		if c := s.b[s.i]; c > ' ' {
+			return c
+		}
+	}
+	return s.spaces()
+}
+
+func (s *scanner) spaces() byte {
 	for ; s.i < len(s.b); s.i++ {
 		if c := s.b[s.i]; c > ' ' || c != ' ' && c != '\n' && c != '\r' && c != '\t' {
 			return c
@@ -84,31 +95,33 @@ func (s *scanner) str() (raw []byte, escaped bool, err error) {
 	if err = s.expect('"'); err != nil {
 		return nil, false, err
 	}
-	start := s.i
-	for {
-		for s.i+8 <= len(s.b) {
-			if m := special(binary.LittleEndian.Uint64(s.b[s.i:])); m != 0 {
-				s.i += bits.TrailingZeros64(m) / 8
-				break
+	b, start := s.b, s.i
+	for i := start; ; {
+		if i+8 <= len(b) {
+			m := special(binary.LittleEndian.Uint64(b[i:]))
+			if m == 0 {
+				i += 8
+				continue
 			}
-			s.i += 8
+			i += bits.TrailingZeros64(m) / 8
 		}
-		if s.i >= len(s.b) {
+		if i >= len(b) {
 			return nil, false, errEnd
 		}
-		switch c := s.b[s.i]; {
+		switch c := b[i]; {
 		case c == '"':
-			s.i++
-			return s.b[start : s.i-1], escaped, nil
+			s.i = i + 1
+			return b[start:i], escaped, nil
 		case c == '\\':
-			escaped = true
+			escaped, s.i = true, i
 			if err = s.escape(); err != nil {
 				return nil, false, err
 			}
+			i = s.i
 		case c < 0x20:
 			return nil, false, errControl
-		default:
-			s.i++
+		default: // within the last bytes of the document
+			i++
 		}
 	}
 }
@@ -214,11 +227,13 @@ func unescape(raw []byte, i int) (rune, int) {
 }
 
 func (s *scanner) digits() int {
-	start := s.i
-	for s.i < len(s.b) && s.b[s.i] >= '0' && s.b[s.i] <= '9' {
-		s.i++
+	i := s.i
+	for i < len(s.b) && s.b[i]-'0' <= 9 {
+		i++
 	}
-	return s.i - start
+	n := i - s.i
+	s.i = i
+	return n
 }
 
 func (s *scanner) at(c byte) bool { return s.i < len(s.b) && s.b[s.i] == c }
@@ -226,7 +241,7 @@ func (s *scanner) at(c byte) bool { return s.i < len(s.b) && s.b[s.i] == c }
 // number consumes a number. Beyond 64 bits and a double's range readers differ: some fail, some round, some say
 // infinity; and a reader may write an integer out again that another one had rounded.
 func (s *scanner) number() error {
-	start, whole := s.i, true
+	start, whole, exponent := s.i, true, 0
 	if s.at('-') {
 		s.i++
 	}
@@ -234,6 +249,9 @@ func (s *scanner) number() error {
 		s.i++
 	} else if s.digits() == 0 {
 		return s.broken()
+	}
+	if s.i < len(s.b) && s.b[s.i] != '.' && s.b[s.i]|0x20 != 'e' && s.i-start < 19 {
+		return nil // an integer below 64 bits
 	}
 	if s.at('.') {
 		s.i, whole = s.i+1, false
@@ -246,11 +264,11 @@ func (s *scanner) number() error {
 		if s.at('+') || s.at('-') {
 			s.i++
 		}
-		if s.digits() == 0 {
+		if exponent = s.digits(); exponent == 0 {
 			return s.broken()
 		}
 	}
-	return fits(s.b[start:s.i], whole)
+	return fits(s.b[start:s.i], whole, exponent)
 }
 
 func (s *scanner) broken() error {
@@ -260,14 +278,15 @@ func (s *scanner) broken() error {
 	return errSyntax
 }
 
-func fits(text []byte, whole bool) error {
-	if len(text) > maxNumber {
+// fits decides by the text's length where that suffices: 18 digits are below 64 bits, and 64 characters with an exponent
+// of two digits below 1e308.
+func fits(text []byte, whole bool, exponent int) error {
+	switch {
+	case len(text) > maxNumber:
 		return errNumber
-	}
-	if whole {
-		if len(text) < 19 {
-			return nil
-		}
+	case whole && len(text) < 19, !whole && exponent < 3:
+		return nil
+	case whole:
 		if _, err := strconv.ParseInt(string(text), 10, 64); err == nil {
 			return nil
 		}
@@ -293,26 +312,6 @@ func (s *scanner) literal(word string) error {
 	return nil
 }
 
-// scalar consumes a value that is neither object nor array.
-func (s *scanner) scalar() error {
-	switch c := s.space(); {
-	case c == '"':
-		_, _, err := s.str()
-		return err
-	case c == '-' || c >= '0' && c <= '9':
-		return s.number()
-	case c == 't':
-		return s.literal("true")
-	case c == 'f':
-		return s.literal("false")
-	case c == 'n':
-		return s.literal("null")
-	case c == 0 && s.i >= len(s.b):
-		return errEnd
-	}
-	return errSyntax
-}
-
 // finish demands that nothing but white space is left.
 func (s *scanner) finish() error {
 	if s.space(); s.i < len(s.b) {
@@ -322,31 +321,87 @@ func (s *scanner) finish() error {
 }
 
 // note remembers a key of the object whose keys begin at base, and finds one that stands twice. Few keys are compared one
-// by one, many through a map. The keys of the objects around it lie below base.
-func (s *scanner) note(key []byte, base int, many *map[string]struct{}) error {
+// by one, many through a table. The keys of the objects around it lie below base.
+func (s *scanner) note(key []byte, base int, many **keySet) error {
 	if *many == nil {
 		for _, have := range s.keys[base:] {
 			if len(have) == len(key) && string(have) == string(key) {
 				return errDuplicate
 			}
 		}
-		if s.keys = append(s.keys, key); len(s.keys)-base < fewKeys {
-			return nil
-		}
-		*many = make(map[string]struct{}, 4*fewKeys)
-		for _, have := range s.keys[base:] {
-			(*many)[string(have)] = struct{}{}
+		if s.keys = append(s.keys, key); len(s.keys)-base >= fewKeys {
+			*many = s.set(s.keys[base:])
 		}
 		return nil
 	}
-	if _, twice := (*many)[string(key)]; twice {
-		return errDuplicate
-	}
-	if len(*many) >= maxKeys {
+	if len(s.keys)-base >= maxKeys {
 		return errKeys
 	}
-	(*many)[string(key)] = struct{}{}
+	s.keys = append(s.keys, key)
+	if !(*many).add(s.keys[base:]) {
+		return errDuplicate
+	}
 	return nil
+}
+
+// set takes a table that is free, or makes one, and puts keys into it that differ.
+func (s *scanner) set(keys [][]byte) *keySet {
+	var k *keySet
+	if n := len(s.free); n > 0 {
+		k, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		k = &keySet{}
+	}
+	k.clear(len(keys))
+	for n := range keys {
+		k.add(keys[:n+1])
+	}
+	return k
+}
+
+// keySet is a hash table of an object's keys, by their numbers.
+type keySet struct {
+	slots []int32 // number of a key, from 1; a power of two of them, at most half of them taken
+}
+
+// seed is drawn by chance, so nobody can write keys that all fall into one place.
+var seed = maphash.MakeSeed()
+
+func (k *keySet) clear(n int) {
+	size := 4 * fewKeys
+	for size < 2*n {
+		size *= 2
+	}
+	if size = 1 << bits.Len(uint(size-1)); cap(k.slots) < size {
+		k.slots = make([]int32, size)
+		return
+	}
+	k.slots = k.slots[:size]
+	clear(k.slots)
+}
+
+// add puts in the last of an object's keys; false means that it is there already.
+func (k *keySet) add(keys [][]byte) bool {
+	if 2*len(keys) > len(k.slots) {
+		k.clear(2 * len(keys))
+		for n := range keys[:len(keys)-1] {
+			k.put(keys, n)
+		}
+	}
+	return k.put(keys, len(keys)-1)
+}
+
+func (k *keySet) put(keys [][]byte, n int) bool {
+	mask := uint64(len(k.slots) - 1)
+	for at := maphash.Bytes(seed, keys[n]) & mask; ; at = (at + 1) & mask {
+		switch have := k.slots[at]; {
+		case have == 0:
+			k.slots[at] = int32(n + 1)
+			return true
+		case string(keys[have-1]) == string(keys[n]):
+			return false
+		}
+	}
 }
 
 // key consumes an object's key and the colon behind it.
@@ -381,12 +436,23 @@ func (s *scanner) more(end byte) (bool, error) {
 // skip consumes any value and checks its form alone. depth is how many objects and arrays it stands in.
 func (s *scanner) skip(depth int) error {
 	switch s.space() {
+	case '"':
+		_, _, err := s.str()
+		return err
 	case '{':
 		return s.skipObject(depth)
 	case '[':
 		return s.skipArray(depth)
+	case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
+		return s.number()
+	case 't':
+		return s.literal("true")
+	case 'f':
+		return s.literal("false")
+	case 'n':
+		return s.literal("null")
 	}
-	return s.scalar()
+	return s.broken()
 }
 
 func (s *scanner) skipObject(depth int) error {
@@ -399,7 +465,7 @@ func (s *scanner) skipObject(depth int) error {
 		return nil
 	}
 	base := len(s.keys)
-	var many map[string]struct{}
+	var many *keySet
 	for again := true; again; {
 		key, err := s.key()
 		if err == nil {
@@ -415,7 +481,9 @@ func (s *scanner) skipObject(depth int) error {
 			return err
 		}
 	}
-	s.keys = s.keys[:base]
+	if s.keys = s.keys[:base]; many != nil {
+		s.free = append(s.free, many)
+	}
 	return nil
 }
 

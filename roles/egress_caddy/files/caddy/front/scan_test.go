@@ -52,6 +52,9 @@ func TestScan(t *testing.T) {
 		strings.TrimSuffix(manyKeys(100), "}") + `,"k7":0}`: errDuplicate, strings.TrimSuffix(manyKeys(fewKeys), "}") + `,"k0":0}`: errDuplicate,
 		nested(maxDepth + 1): errDepth, strings.Repeat(`{"a":`, 200): errDepth, manyKeys(maxKeys + 1): errKeys, `{"` + strings.Repeat("k", maxKey+1) + `":1}`: errKeyLength,
 		`1e309`: errNumber, `-1e999`: errNumber, `18446744073709551616`: errNumber, `-9223372036854775809`: errNumber, strings.Repeat("1", 65): errNumber,
+		`1e99`: nil, `1e100`: nil, `1e+308`: nil, `1e0000000000000000000000000000000000000001`: nil, `1e0309`: errNumber, `[9999999999999999999]`: nil, `[99999999999999999999]`: errNumber,
+		`[123456789012345678]`: nil, `[-9223372036854775808]`: nil, `[1.]`: errSyntax, `[1e]`: errSyntax, `[-]`: errSyntax, `[1E5,1.25e-7]`: nil, `[012]`: errSyntax,
+		"{\"a\":[" + strings.TrimSuffix(strings.Repeat(manyKeys(20)+",", 5), ",") + "]}": nil, `{"x":` + manyKeys(30) + `,` + manyKeys(30)[1:]: nil,
 		`0.` + strings.Repeat("1", 63): errNumber, `1` + strings.Repeat("0", 4400): errNumber,
 	} {
 		if got := document([]byte(text)); got != want {

@@ -2,10 +2,7 @@
 
 package front
 
-import (
-	"bytes"
-	"encoding/json"
-)
+import "encoding/json"
 
 // Usage is what one request used. The providers' three ways to say it are made one: Input is what was read anew,
 // Cached what was read from a cache, Written what was put into one.
@@ -48,14 +45,16 @@ func bounded(n int64) int64 { return min(max(n, 0), 1<<40) }
 type Meter struct {
 	usage  Usage
 	events int64 // of a stream: an estimate of its tokens when nobody reports them
+	size   int64 // of an answer in pieces
+	tail   []byte
 }
 
-var usageKey = []byte(`"usage"`)
+var usageKey = NewSearcher(`"usage"`)
 
 // Event looks at one JSON document of a stream. Reports are cumulative: the largest number of each kind counts.
 func (m *Meter) Event(doc []byte) {
 	m.events++
-	if !bytes.Contains(doc, usageKey) { // within a text its quotes are escaped
+	if usageKey.Index(doc) < 0 { // within a text its quotes are escaped
 		return
 	}
 	var v struct {
@@ -85,24 +84,68 @@ func (m *Meter) add(r *reported) {
 
 // Document looks at a whole answer. Only the key of the document itself counts: a tool's input may have one too.
 func (m *Meter) Document(doc []byte) {
-	var raw []byte
-	switch first := bytes.Index(doc, usageKey); {
-	case first < 0:
-		return
-	case bytes.LastIndex(doc, usageKey) == first: // then there is no need to read all the rest
-		s := &scanner{b: doc, i: first + len(usageKey)}
-		if s.expect(':') == nil {
-			start := s.i
-			if s.skip(0) == nil {
-				raw = doc[start:s.i]
-			}
-		}
-	default:
+	raw := atEnd(doc[max(0, len(doc)-maxTail):])
+	if raw == nil {
 		raw = member(doc, "usage")
 	}
+	m.report(raw)
+}
+
+func (m *Meter) report(raw []byte) {
 	var r *reported
 	if raw != nil && json.Unmarshal(raw, &r) == nil {
 		m.add(r)
+	}
+}
+
+// Piece looks at a piece of an answer that is too large to be held: its end may tell what was used.
+func (m *Meter) Piece(p []byte) {
+	m.size += int64(len(p))
+	m.tail = append(m.tail, p[max(0, len(p)-maxTail):]...)
+	m.tail = m.tail[max(0, len(m.tail)-maxTail):]
+}
+
+// End is for an answer in pieces that came to its end.
+func (m *Meter) End() { m.report(atEnd(m.tail)) }
+
+const maxTail = 4096 // bytes at the end of an answer in which its usage is looked for first
+
+// atEnd is the value of the document's own usage, when it stands in this end of it, where providers put it. In a text the
+// quotes of the key would be escaped, and what follows must end the document, so it belongs to nothing inside.
+func atEnd(tail []byte) []byte {
+	s := &scanner{b: tail}
+	for {
+		at := usageKey.Index(tail[s.i:])
+		if at < 0 {
+			return nil
+		}
+		s.i += at + len(usageKey.Text())
+		next := s.i
+		if err := s.expect(':'); err == nil {
+			start := s.i
+			if err = s.skip(1); err == nil {
+				if raw := tail[start:s.i]; s.lastMembers() {
+					return raw
+				}
+			}
+		}
+		s.i, s.keys = next, nil
+	}
+}
+
+// lastMembers tells whether what follows a member are members of the same object, and then the document's end.
+func (s *scanner) lastMembers() bool {
+	for {
+		again, err := s.more('}')
+		if err == nil && !again {
+			return s.finish() == nil
+		}
+		if err == nil {
+			_, err = s.key()
+		}
+		if err != nil || s.skip(1) != nil {
+			return false
+		}
 	}
 }
 
@@ -132,7 +175,7 @@ func member(doc []byte, name string) []byte {
 }
 
 // Read is what was used. When an answer broke off, or a provider reports nothing, it is estimated: four bytes of a
-// request are a token, and so is each event of a stream. A client must not win anything by hanging up early.
+// request or of an answer in pieces are a token, and so is each event of a stream. A client must not win anything by hanging up early.
 func (m *Meter) Read(requestBytes int64, complete bool) Usage {
 	u := m.usage
 	if u.Reported && complete {
@@ -141,6 +184,6 @@ func (m *Meter) Read(requestBytes int64, complete bool) Usage {
 	if u.Input+u.Cached+u.Written == 0 {
 		u.Input = (requestBytes + 3) / 4
 	}
-	u.Output, u.Reported = max(u.Output, m.events), false
+	u.Output, u.Reported = max(u.Output, m.events, (m.size+3)/4), false
 	return u
 }

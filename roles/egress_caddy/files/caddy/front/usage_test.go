@@ -27,6 +27,32 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestUsageInPieces: the end of an answer that is too large to be held says what was used, or its size does.
+func TestUsageInPieces(t *testing.T) {
+	text := `{"content":[{"input":{"usage":{"input_tokens":1000}}}],"text":"` + strings.Repeat("x", 3*maxTail) + `"`
+	for end, want := range map[string]Usage{
+		`,"usage":{"input_tokens":3,"output_tokens":4},"stop":null}`:   {3, 0, 0, 4, true},
+		`,"inner":{"usage":{"input_tokens":3,"output_tokens":4}}}`:     {Input: 25},
+		`,"usage":{"input_tokens":3,"output_tokens":4},"stop":null}{}`: {Input: 25},
+	} {
+		for _, size := range []int{7, 4096, 1 << 20} {
+			var m Meter
+			for rest := []byte(text + end); len(rest) > 0; {
+				n := min(size, len(rest))
+				m.Piece(rest[:n])
+				rest = rest[n:]
+			}
+			m.End()
+			if !want.Reported {
+				want.Output = int64(len(text)+len(end)+3) / 4
+			}
+			if got := m.Read(100, true); got != want {
+				t.Errorf("%s in pieces of %d: %+v, want %+v", end, size, got, want)
+			}
+		}
+	}
+}
+
 func TestUsageOfStreams(t *testing.T) {
 	for stream, want := range map[string]Usage{
 		`{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}|{"type":"content_block_delta"}|{"type":"message_delta","usage":{"output_tokens":7}}`: {10, 0, 0, 7, true},

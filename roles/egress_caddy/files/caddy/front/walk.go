@@ -271,7 +271,7 @@ func (w *walk) members(r *rule, depth int) *Denial {
 		if err != nil {
 			return malformed(err)
 		}
-		n, known := r.fields[string(name)]
+		n, known := r.field(name)
 		switch {
 		case !known:
 			return w.unknown(r, name, depth)
@@ -296,6 +296,20 @@ func (w *walk) members(r *rule, depth int) *Denial {
 	}
 }
 
+// field is the number of a listed field. A few are compared one by one, which is faster than a map.
+func (r *rule) field(name []byte) (n int, known bool) {
+	if len(r.names) > fewKeys {
+		n, known = r.fields[string(name)]
+		return n, known
+	}
+	for n, have := range r.names {
+		if len(have) == len(name) && have == string(name) {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
 // unknown refuses a field that is not listed. A spelling that some reader takes for a listed one is named as such.
 func (w *walk) unknown(r *rule, name []byte, depth int) *Denial {
 	if err := w.skip(depth); err != nil {
@@ -313,9 +327,9 @@ func (w *walk) unknown(r *rule, name []byte, depth int) *Denial {
 // choose looks ahead for the field that decides, and leaves the scanner where it was.
 func (w *walk) choose(r *rule, depth int) (*rule, *Denial) {
 	start := w.i
-	defer func() { w.i = start }()
 	raw, found, no := w.lookup(r.by, depth+1)
 	w.ahead += w.i - start
+	w.i = start
 	switch {
 	case w.ahead > 4*len(w.b)+maxWord:
 		return nil, (&Denial{Reason: DeniedShape, Text: "stands behind too much; put it first"}).at(r.by)

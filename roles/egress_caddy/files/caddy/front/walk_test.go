@@ -309,11 +309,35 @@ func conversation(size int) []byte {
 	return []byte(b.String())
 }
 
+// dense are bodies of about a MB in which as much as possible has to be looked at for each byte.
+func dense() map[string][]byte {
+	input := func(text string) []byte {
+		return []byte(whole(messagesRoute, block(`{"type":"tool_use","id":"1","name":"x","input":{"a":[`+text+`0]}}`)))
+	}
+	keys := func(n int) string { return manyKeys(n) + "," }
+	return map[string][]byte{
+		"small":    input(strings.Repeat(`{"k":1,"l":[true,null]},`, 43000)),
+		"numbers":  input(strings.Repeat(`1,`, 500000)),
+		"floats":   input(strings.Repeat(`1.5e2,`, 170000)),
+		"large":    input(strings.Repeat(`1234567890123456789,`, 50000)),
+		"lists":    input(strings.Repeat(`[],`, 330000)),
+		"objects":  input(strings.Repeat(`{"":0},`, 140000)),
+		"strings":  input(strings.Repeat(`"",`, 330000)),
+		"escapes":  input(`"` + strings.Repeat(`\n`, 500000) + `",`),
+		"unicode":  input(`"` + strings.Repeat(`\ud83d\ude00`, 83000) + `",`),
+		"keys":     input(strings.Repeat(keys(9000), 11)),
+		"few keys": input(strings.Repeat(keys(13), 9000)),
+		"spaces":   input(strings.Repeat(" ", 1<<20)),
+		"blocks":   []byte(whole(messagesRoute, block(strings.Repeat(`{"type":"text","text":""},`, 40000)+`{"type":"text","text":""}`))),
+		"late":     []byte(whole(messagesRoute, block(strings.Repeat(`{"text":"","type":"text"},`, 40000)+`{"type":"text","text":""}`))),
+		"image":    []byte(whole(messagesRoute, block(`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"`+strings.Repeat("iVBORw0KGgo", 95000)+`"}}`))),
+		"foreign":  []byte(whole(messagesRoute, block(`{"type":"text","text":"`+strings.Repeat("日本語のテキスト、", 38000)+`"}`))),
+		"agent":    conversation(1 << 20),
+	}
+}
+
 func BenchmarkCheck(b *testing.B) {
-	image := whole(messagesRoute, block(`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"`+strings.Repeat("iVBORw0KGgo", 95000)+`"}}`))
-	foreign := whole(messagesRoute, block(`{"type":"text","text":"`+strings.Repeat("日本語のテキスト、", 38000)+`"}`))
-	small := whole(messagesRoute, block(`{"type":"tool_use","id":"1","name":"x","input":{"a":[`+strings.Repeat(`{"k":1,"l":[true,null]},`, 43000)+`0]}}`))
-	for name, body := range map[string][]byte{"agent": conversation(1 << 20), "image": []byte(image), "foreign": []byte(foreign), "small": []byte(small)} {
+	for name, body := range dense() {
 		b.Run(name, func(b *testing.B) {
 			e := endpoint(b, messagesRoute)
 			b.SetBytes(int64(len(body)))
