@@ -5,11 +5,14 @@ package asf
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,13 +29,18 @@ import (
 // measured is build/bench-front.json. Clients and upstream share the process's processors with what is measured, so
 // throughput_loss is what somebody sees who runs all on one machine.
 type measured struct {
-	AddedMsP50     float64            `json:"added_ms_p50"`
+	Machine        string             `json:"machine"`
+	AddedMsP50     float64            `json:"added_ms_p50"` // a request of 100 kB, one connection
 	FrontMsP50     float64            `json:"front_ms_p50"`
 	BareMsP50      float64            `json:"bare_ms_p50"`
-	FirstByteMs    float64            `json:"first_byte_added_ms_p50"`
-	ThroughputLoss float64            `json:"throughput_loss"`
-	LossBy         map[string]float64 `json:"throughput_loss_by_connections"`
-	WalkMsPerMB    float64            `json:"walk_ms_per_mb"`
+	FirstByteMs    float64            `json:"first_streamed_byte_added_ms_p50"` // of a stream of events
+	FirstByteMsP99 float64            `json:"first_streamed_byte_added_ms_p99"` // difference of the two sides' own p99
+	ThroughputLoss float64            `json:"throughput_loss"`                  // the worst of the three
+	LossBy         map[string]float64 `json:"throughput_loss_by_connections"`   // answers of 100 kB: median of the rounds
+	LossSpread     map[string]string  `json:"throughput_loss_quartiles"`
+	PerSecond      map[string]float64 `json:"front_requests_per_second"`
+	WalkMsPerMB    float64            `json:"walk_ms_per_mb"`            // a conversation of a coding agent
+	HeapMB         []float64          `json:"heap_mb_at_64_connections"` // after 8, 16 and 24 turns, garbage collected
 }
 
 // side is one of the two ways to the upstream.
@@ -53,9 +61,12 @@ func (s side) ask(b *testing.B, body []byte) (first, all time.Duration) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	defer func() { _ = resp.Body.Close() }()
+	_, err = io.ReadFull(resp.Body, make([]byte, 1))
 	first = time.Since(start)
-	_, err = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close()
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+	}
 	if err != nil || resp.StatusCode != http.StatusOK {
 		b.Fatal(err, resp.StatusCode)
 	}
@@ -79,10 +90,13 @@ func (s side) rate(b *testing.B, n int, body []byte, during time.Duration) float
 	return float64(done.Load()) / time.Since(start).Seconds()
 }
 
-func median(list []float64) float64 {
+// quantile sorts a list.
+func quantile(list []float64, q float64) float64 {
 	sort.Float64s(list)
-	return list[len(list)/2]
+	return list[int(q*float64(len(list)-1))]
 }
+
+func median(list []float64) float64 { return quantile(list, 0.5) }
 
 func sides(b *testing.B, upstream string) (fronted, bare side) {
 	dir := b.TempDir()
@@ -107,29 +121,39 @@ func sides(b *testing.B, upstream string) (fronted, bare side) {
 	return side{"http://127.0.0.1:39801/v1/messages", client()}, side{"http://127.0.0.1:39802/v1/messages", client()}
 }
 
+// fakeModel answers with 100 kB, or with a stream of events, each sent at once.
+func fakeModel() *httptest.Server {
+	answer := []byte(`{"content":[{"type":"text","text":"` + strings.Repeat("some words of a model, ", 4450) + `"}],"usage":{"input_tokens":1,"output_tokens":2}}`)
+	event := []byte("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" words\"}}\n\n")
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		if !bytes.Contains(body, []byte(`"stream":true`)) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", strconv.Itoa(len(answer))) // as LiteLLM's are
+			_, _ = w.Write(answer)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 20 {
+			_, _ = w.Write(event)
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))
+}
+
 // BenchmarkFront writes its results to the file that ASF_BENCH_FRONT names.
 func BenchmarkFront(b *testing.B) {
-	answer := []byte(`{"content":[{"type":"text","text":"` + strings.Repeat("some words of a model, ", 4450) + `"}],"usage":{"input_tokens":1,"output_tokens":2}}`)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		_, _ = io.Copy(io.Discard, q.Body)
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(answer)
-	}))
+	upstream := fakeModel()
 	defer upstream.Close()
 	fronted, bare := sides(b, strings.TrimPrefix(upstream.URL, "http://"))
 	defer func() { _ = caddy.Stop() }()
 	text := strings.Repeat(`some code that a tool has read\n\tfmt.Println(\"hello\")\n`, 1780)
 	large := []byte(`{"model":"m","max_tokens":1000,"messages":[{"role":"user","content":[{"type":"text","text":"` + text + `"}]}]}`)
-	out := measured{LossBy: map[string]float64{}}
+	out := measured{Machine: fmt.Sprintf("%d processors, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
+		LossBy: map[string]float64{}, LossSpread: map[string]string{}, PerSecond: map[string]float64{}}
 	latencies(b, fronted, bare, large, &out)
-	for name, n := range map[string]int{"1": 1, "16": 16, "64": 64} {
-		var ratios []float64
-		for range 5 {
-			one, two := fronted.rate(b, n, []byte(least), time.Second), bare.rate(b, n, []byte(least), time.Second)
-			ratios = append(ratios, 1-one/two)
-		}
-		out.LossBy[name] = median(ratios)
-		out.ThroughputLoss = max(out.ThroughputLoss, out.LossBy[name])
+	for _, n := range []int{1, 16, 64} {
+		throughput(b, fronted, bare, n, &out)
 	}
 	out.WalkMsPerMB = walkCost(b, large)
 	raw, _ := json.MarshalIndent(out, "", "  ")
@@ -141,16 +165,55 @@ func BenchmarkFront(b *testing.B) {
 	}
 }
 
-func latencies(b *testing.B, fronted, bare side, body []byte, out *measured) {
-	var f, p, first []float64
-	ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
-	for range 400 {
-		f1, all1 := fronted.ask(b, body)
-		f2, all2 := bare.ask(b, body)
-		f, p, first = append(f, ms(all1)), append(p, ms(all2)), append(first, ms(f1)-ms(f2))
+// throughput compares short turns of both sides, which change places each round: what else the machine does meets both.
+func throughput(b *testing.B, fronted, bare side, n int, out *measured) {
+	const rounds, turn = 24, 400 * time.Millisecond
+	name, body := strconv.Itoa(n), []byte(least)
+	var losses, rates []float64
+	for round := range rounds {
+		var rate [2]float64
+		for _, which := range [][]int{{0, 1}, {1, 0}}[round%2] {
+			runtime.GC()
+			rate[which] = []side{fronted, bare}[which].rate(b, n, body, turn)
+		}
+		if round > 1 { // the first ones open connections
+			losses, rates = append(losses, 1-rate[0]/rate[1]), append(rates, rate[0])
+		}
+		if n == 64 && round%8 == 7 {
+			out.HeapMB = append(out.HeapMB, heapMB())
+		}
 	}
-	out.FrontMsP50, out.BareMsP50, out.FirstByteMs = median(f), median(p), median(first)
+	out.LossBy[name], out.PerSecond[name] = median(losses), median(rates)
+	out.LossSpread[name] = fmt.Sprintf("%.3f to %.3f", quantile(losses, 0.25), quantile(losses, 0.75))
+	if out.ThroughputLoss = max(out.ThroughputLoss, out.LossBy[name]); n == 1 {
+		out.ThroughputLoss = out.LossBy[name]
+	}
+}
+
+// heapMB is what lives on the heap, in MB.
+func heapMB() float64 {
+	var heap runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&heap)
+	return float64(heap.HeapAlloc) / 1e6
+}
+
+func latencies(b *testing.B, fronted, bare side, body []byte, out *measured) {
+	stream := []byte(`{"model":"m","stream":true,"messages":[]}`)
+	ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+	var all, first [2][]float64
+	for round := range 1000 {
+		for _, which := range [][]int{{0, 1}, {1, 0}}[round%2] {
+			s := []side{fronted, bare}[which]
+			_, took := s.ask(b, body)
+			all[which] = append(all[which], ms(took))
+			took, _ = s.ask(b, stream)
+			first[which] = append(first[which], ms(took))
+		}
+	}
+	out.FrontMsP50, out.BareMsP50 = median(all[0]), median(all[1])
 	out.AddedMsP50 = out.FrontMsP50 - out.BareMsP50
+	out.FirstByteMs, out.FirstByteMsP99 = median(first[0])-median(first[1]), quantile(first[0], 0.99)-quantile(first[1], 0.99)
 }
 
 func walkCost(b *testing.B, body []byte) float64 {
