@@ -10,6 +10,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
+from . import hosted
 from .decisions import DENIED_NAME
 from .schema import Format
 
@@ -241,6 +242,18 @@ PRIVATE = Format("private", CIDR.pattern, "an IPv4 network inside one special-pu
 ADDRESS = Format("address", f"^{_IPV4}$", "an IPv4 address")
 ENV_NAME = Format("env-name", "^[A-Za-z_][A-Za-z0-9_]*$", "a variable name (letters, digits, `_`)", diagnose_env_name)
 PROVIDER = Format("provider", "^[a-z][a-z0-9_-]*$", "LiteLLM's word for a provider, such as anthropic")
+HOSTED = Format(
+    "hosted-tool",
+    "^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$",
+    "a word of docs/front.md, or a type as the provider's API spells it",
+    hosted.wrong,
+    f"the words: {', '.join(hosted.WORDS)}",
+)
+MODEL = Format(
+    "model",
+    r"^[A-Za-z0-9._:/@+~\[\]*-]+$",
+    "a model's name: letters, digits and any of . _ : / @ + ~ [ ] -, and * for any characters",
+)
 FILE_NAME = Format("file-name", "^[A-Za-z0-9_][A-Za-z0-9._-]*$", "a file name without folders")
 TARGET = Format(
     "target",

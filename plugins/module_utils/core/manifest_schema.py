@@ -104,8 +104,8 @@ _LLM = Section(
             default_words="known for common providers, needed for others",
         ),
         "models": Key(
-            ListOf(Text(max_length=200), min_items=1),
-            "Models that the agent may ask for.",
+            ListOf(Text(form.MODEL, max_length=200), min_items=1),
+            "Models that the agent may ask for; `*` stands for any characters.",
             default_words="every model the key can reach",
         ),
         "base_url": Key(
@@ -124,8 +124,9 @@ _LLM = Section(
             "by the number of assistant turns in the request; the last one repeats.",
         ),
         "hosted_tools": Key(
-            ListOf(Text(max_length=100)),
-            "Provider-side tools (web search, code execution, remote MCP) that may pass.",
+            ListOf(Text(form.HOSTED, max_length=100)),
+            "What the provider may do or fetch by itself (web search, code execution, remote MCP, URLs), by the words "
+            "of docs/front.md, or another type by its own name.",
             default=(),
         ),
         "limits": Key(
