@@ -87,7 +87,7 @@ def _caddy(draft: Draft) -> Spec:
             _files_mount(draft, "caddy", "/asf/caddy"),
         ],
         secrets,
-        [("HOME", "/tmp")],
+        [("HOME", "/tmp"), ("GOMEMLIMIT", str(limits.memory * 3 // 4))],  # it collects before the kernel kills
         (),
         _caddy_options(draft, out),
     )

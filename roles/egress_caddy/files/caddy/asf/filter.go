@@ -8,7 +8,10 @@ import (
 	"asf.sandbox/caddy/front"
 )
 
-const maxLine = 8 << 20 // of an event stream; a longer line is relayed without a look inside
+const (
+	maxLine  = 8 << 20  // of an event stream; a longer line is relayed without a look inside
+	lineStep = 64 << 10 // bytes of a line that each stream may hold; beyond them room is taken from what bodies share
+)
 
 // filter passes a response body through in pieces. What push returns can be sent at once; finish returns the rest.
 // Both results are valid until the next call.
@@ -70,7 +73,29 @@ type eventFilter struct {
 	redact *redactor
 	seen   func(doc []byte) // is shown each event's data
 	line   []byte
-	long   bool // inside a line that is over the limit
+	long   bool    // inside a line that is over the limit
+	from   *memory // where room for long lines is taken
+	taken  int64
+}
+
+// fits makes room for a line of n bytes, or says that it must pass without a look inside.
+func (f *eventFilter) fits(n int) bool {
+	for int64(n) > lineStep+f.taken {
+		more := max(lineStep, f.taken)
+		if n > maxLine || !f.from.take(more) {
+			return false
+		}
+		f.taken += more
+	}
+	return true
+}
+
+// free gives back what lines took.
+func (f *eventFilter) free() {
+	if f.taken > 0 {
+		f.from.used.Add(-f.taken)
+		f.taken = 0
+	}
 }
 
 func (f *eventFilter) push(p []byte) []byte {
@@ -91,12 +116,13 @@ func (f *eventFilter) partial(p []byte) []byte {
 	if f.long {
 		return f.exact.push(p)
 	}
-	f.line = append(f.line, p...)
-	if len(f.line) <= maxLine {
+	if f.fits(len(f.line) + len(p)) {
+		f.line = append(f.line, p...)
 		return nil
 	}
-	head := f.line
+	head := append(f.line, p...)
 	f.long, f.line = true, nil
+	f.free()
 	return f.exact.push(head)
 }
 
@@ -107,6 +133,7 @@ func (f *eventFilter) complete(end []byte) []byte {
 	}
 	line := append(f.line, end...)
 	f.line = nil
+	f.free()
 	return f.exact.replace(f.redactLine(line))
 }
 

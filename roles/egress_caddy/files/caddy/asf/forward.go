@@ -134,7 +134,9 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 	e.status, e.reason = resp.StatusCode, reasonOK
 	exact := &exactFilter{secrets: i.hidden}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
-		i.stream(ctx, w, resp.Body, e, &eventFilter{exact: exact, redact: i.redact, seen: e.meter.Event})
+		events := &eventFilter{exact: exact, redact: i.redact, seen: e.meter.Event, from: i.memory}
+		defer events.free()
+		i.stream(ctx, w, resp.Body, e, events)
 		return
 	}
 	room, _ := answers.Get().(*[]byte)
@@ -154,7 +156,7 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 	}
 }
 
-const maxWhole = 1 << 20 // bytes of an answer that is held until its end
+const maxWhole = 256 << 10 // bytes of an answer that is held until its end, on each connection
 
 // answers are buffers for whole answers.
 var answers = sync.Pool{New: func() any { b := make([]byte, 0, 128<<10); return &b }}

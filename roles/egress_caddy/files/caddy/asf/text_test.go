@@ -153,3 +153,25 @@ func TestEventFilter(t *testing.T) {
 		t.Errorf("a line over the limit: %d bytes, end %q", len(long), long[len(long)-20:])
 	}
 }
+
+// TestLongLines: a line beyond what each stream may hold takes room from what bodies share, and gives it back; without
+// room it passes without a look inside.
+func TestLongLines(t *testing.T) {
+	const leak = "sk-ant-api03-AbCdEf0123456789"
+	line := `data: {"error":{"message":"` + strings.Repeat("word ", 50000) + leak + `"}}` + "\n"
+	for limit, leaks := range map[int64]int{1 << 20: 0, 100 << 10: 1} {
+		shared := &memory{limit: limit}
+		f := &eventFilter{exact: &exactFilter{}, redact: &redactor{}, from: shared}
+		got, most := "", int64(0)
+		for rest := line + line; rest != ""; {
+			n := min(len(rest), 32<<10)
+			got += string(f.push([]byte(rest[:n])))
+			rest, most = rest[n:], max(most, shared.used.Load())
+		}
+		got += string(f.finish())
+		f.free()
+		if strings.Count(got, leak) != 2*leaks || shared.used.Load() != 0 || most == 0 && leaks == 0 {
+			t.Errorf("limit %d: %d leaks, most %d, left %d", limit, strings.Count(got, leak), most, shared.used.Load())
+		}
+	}
+}
