@@ -34,6 +34,8 @@ type Inference struct {
 	Upstream string `json:"upstream,omitempty"`
 	// MaxBody bounds a request's body in bytes. Default 32 MiB.
 	MaxBody int64 `json:"max_body,omitempty"`
+	// Provider is LiteLLM's word for whose models they are: their prices. None: the embedded model, which costs nothing.
+	Provider string `json:"provider,omitempty"`
 	// Models are the names that may be asked for, with * for any run of characters; none: every name.
 	Models []string `json:"models,omitempty"`
 	// Hosted are the provider-side things that are granted, by the words of the front's table or by their types.
@@ -163,6 +165,8 @@ type exchange struct {
 	start             time.Time
 
 	facts front.Facts
+	price front.Price
+	known bool // the price is
 	meter front.Meter
 	first time.Time // when the first piece of the answer went to the client
 	whole bool      // the answer came to its end
@@ -227,6 +231,9 @@ func (i *Inference) serve(w http.ResponseWriter, q *http.Request, e *exchange) *
 		return deniedBody(denied)
 	}
 	e.facts, e.free = facts, r.Free
+	if no := i.priced(e, body.b); no != nil {
+		return no
+	}
 	if no := i.account.Enter(i.Limits.all(), time.Now()); no != nil {
 		return exceeded(no)
 	}

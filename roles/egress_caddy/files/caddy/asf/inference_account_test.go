@@ -21,9 +21,10 @@ import (
 type used struct {
 	Msg, Model, Outcome string
 	Status              int
-	Input               int64 `json:"input_tokens"`
-	Output              int64 `json:"output_tokens"`
-	Cached              int64 `json:"cached_tokens"`
+	Input               int64      `json:"input_tokens"`
+	Output              int64      `json:"output_tokens"`
+	Cached              int64      `json:"cached_tokens"`
+	Cost                *front.USD `json:"cost_usd"`
 	Estimated           bool
 	FirstMs             *int64      `json:"first_ms"`
 	SoFar               front.Spent `json:"so_far"`
@@ -205,5 +206,41 @@ func TestStateFileFailsClosed(t *testing.T) {
 		"key_file": secretFile(t, testMaster), "state_file": secretFile(t, "{")}
 	if err := loadConfig(caddyConfig(t.TempDir()+"/log", serverConfig("127.0.0.1:0", "L2", h, nil))); err == nil {
 		t.Error("loaded")
+	}
+}
+
+// TestMoney: what a model costs is counted by the list, the limit answers as the other budgets do, and what cannot be
+// counted is refused before the broker sees it.
+func TestMoney(t *testing.T) {
+	f := account(t, m{"provider": "anthropic", "limits": m{"usd_per_session": 0.0008}})
+	f.answer(reporting) // 40 and 5 cached tokens in, 20 out
+	known := strings.Replace(least, `"m"`, `"claude-sonnet-4-5"`, 1)
+	price, _ := front.PriceOf("anthropic", "claude-sonnet-4-5")
+	cost := price.Cost(front.Usage{Input: 40, Cached: 5, Output: 20})
+	for n := range 2 {
+		if r := f.ask("POST /v1/messages", known); r.code != 200 {
+			t.Fatalf("%d: %+v", n, r)
+		}
+	}
+	f.got()
+	f.refusedAs("limit", f.ask("POST /v1/messages", known), 429, "limit-usd")
+	f.refusedAs("unknown", f.ask("POST /v1/messages", least), 400, "denied-price")
+	dear := strings.Replace(known, `{`, `{"service_tier":"priority",`, 1)
+	f.refusedAs("tier", f.ask("POST /v1/messages", dear), 400, "denied-price")
+	lines := f.usages(2)
+	if last := lines[1]; last.Cost == nil || *last.Cost != cost || last.SoFar.Cost != 2*cost || last.SoFar.Unpriced != 0 {
+		t.Errorf("%+v, each costs %s", last, cost)
+	}
+}
+
+// TestWithoutALimitOfMoney: what has no price passes, is told apart, and is not called free.
+func TestWithoutALimitOfMoney(t *testing.T) {
+	f := account(t, m{"provider": "anthropic"})
+	f.answer(reporting)
+	if r := f.ask("POST /v1/messages", least); r.code != 200 {
+		t.Fatalf("%+v", r)
+	}
+	if one := f.usages(1)[0]; one.Cost != nil || one.SoFar.Unpriced != 1 {
+		t.Errorf("%+v", one)
 	}
 }

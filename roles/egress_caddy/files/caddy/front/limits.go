@@ -15,6 +15,7 @@ type Limits struct {
 	PerMinute  int64
 	Concurrent int64
 	Tokens     int64
+	Cost       USD
 }
 
 // Spent is what a session has used so far, as it is kept.
@@ -24,6 +25,8 @@ type Spent struct {
 	Cached   int64 `json:"cached_tokens"`
 	Written  int64 `json:"cache_write_tokens"`
 	Output   int64 `json:"output_tokens"`
+	Cost     USD   `json:"cost_usd"`
+	Unpriced int64 `json:"unpriced_requests"` // that used tokens of a model whose price nobody knows
 }
 
 // Tokens is what counts against the budget.
@@ -84,6 +87,9 @@ func (a *Account) Enter(l Limits, now time.Time) *Exceeded {
 	if tokens := a.spent.Tokens(); l.Tokens > 0 && tokens >= l.Tokens {
 		return &Exceeded{"llm.limits.tokens_per_session", fmt.Sprintf("%d of the session's %d tokens are used, 0 are left, and they do not come back", tokens, l.Tokens), 0}
 	}
+	if l.Cost > 0 && a.spent.Cost >= l.Cost {
+		return &Exceeded{"llm.limits.usd_per_session", fmt.Sprintf("%s of the session's %s are spent, nothing is left, and it does not come back", a.spent.Cost, l.Cost), 0}
+	}
 	if l.Concurrent > 0 && a.running >= l.Concurrent {
 		return &Exceeded{"llm.limits.concurrent_requests", fmt.Sprintf("%d of %d requests are running, 0 are left until one ends", a.running, l.Concurrent), time.Second}
 	}
@@ -116,8 +122,8 @@ func (a *Account) wait(limit int64) int64 {
 	return 0
 }
 
-// Leave counts a request out, with what it used.
-func (a *Account) Leave(u Usage, now time.Time) Spent {
+// Leave counts a request out, with what it used and what that cost; priced is false when nobody knows.
+func (a *Account) Leave(u Usage, cost USD, priced bool, now time.Time) Spent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running--
@@ -125,6 +131,10 @@ func (a *Account) Leave(u Usage, now time.Time) Spent {
 	a.spent.Cached += u.Cached
 	a.spent.Written += u.Written
 	a.spent.Output += u.Output
+	a.spent.Cost += cost
+	if !priced && u.Total() > 0 {
+		a.spent.Unpriced++
+	}
 	if a.dirty = true; now.Sub(a.saved) >= time.Second {
 		a.save(now)
 	}

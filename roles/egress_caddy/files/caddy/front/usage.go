@@ -5,10 +5,11 @@ package front
 import "encoding/json"
 
 // Usage is what one request used. The providers' three ways to say it are made one: Input is what was read anew,
-// Cached what was read from a cache, Written what was put into one.
+// Cached what was read from a cache, Written what was put into one (Hour of it for an hour, which costs more).
 type Usage struct {
 	Input, Cached, Written, Output int64
 	Reported                       bool // by the provider; else estimated
+	Hour                           int64
 }
 
 // Total is what counts against a budget.
@@ -20,6 +21,9 @@ type reported struct {
 	OutputTokens  int64 `json:"output_tokens"`
 	CacheCreation int64 `json:"cache_creation_input_tokens"` // Messages: not within input_tokens
 	CacheRead     int64 `json:"cache_read_input_tokens"`
+	CacheOf       struct {
+		Hour int64 `json:"ephemeral_1h_input_tokens"` // within cache_creation_input_tokens
+	} `json:"cache_creation"`
 	Prompt        int64 `json:"prompt_tokens"` // Chat Completions
 	Completion    int64 `json:"completion_tokens"`
 	PromptDetails struct {
@@ -34,7 +38,7 @@ func (r *reported) usage() Usage {
 	within := max(r.PromptDetails.Cached, r.InputDetails.Cached)
 	u := Usage{Input: max(r.InputTokens, r.Prompt) - within, Cached: within, Written: r.CacheCreation, Output: max(r.OutputTokens, r.Completion)}
 	u.Cached = max(u.Cached, r.CacheRead)
-	u.Input, u.Cached, u.Written, u.Output = bounded(u.Input), bounded(u.Cached), bounded(u.Written), bounded(u.Output)
+	u.Input, u.Cached, u.Written, u.Output, u.Hour = bounded(u.Input), bounded(u.Cached), bounded(u.Written), bounded(u.Output), bounded(r.CacheOf.Hour)
 	return u
 }
 
@@ -79,7 +83,7 @@ func (m *Meter) add(r *reported) {
 		return
 	}
 	u := r.usage()
-	m.usage = Usage{max(m.usage.Input, u.Input), max(m.usage.Cached, u.Cached), max(m.usage.Written, u.Written), max(m.usage.Output, u.Output), true}
+	m.usage = Usage{max(m.usage.Input, u.Input), max(m.usage.Cached, u.Cached), max(m.usage.Written, u.Written), max(m.usage.Output, u.Output), true, max(m.usage.Hour, u.Hour)}
 }
 
 // Document looks at a whole answer. Only the key of the document itself counts: a tool's input may have one too.

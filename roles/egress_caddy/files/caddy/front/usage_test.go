@@ -12,13 +12,13 @@ import (
 
 func TestUsage(t *testing.T) {
 	for doc, want := range map[string]Usage{
-		`{"content":[],"usage":{"input_tokens":10,"output_tokens":5,"cache_creation_input_tokens":3,"cache_read_input_tokens":2}}`: {10, 2, 3, 5, true},
-		`{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":4}}}`:            {6, 4, 0, 5, true},
-		`{"usage":{"input_tokens":10,"output_tokens":5,"input_tokens_details":{"cached_tokens":4}},"user":null}`:                   {6, 4, 0, 5, true},
-		`{"content":[{"type":"tool_use","input":{"usage":{"input_tokens":1000}}}],"usage":{"input_tokens":1,"output_tokens":1}}`:   {1, 0, 0, 1, true},
-		`{"usage":{"input_tokens":1,"output_tokens":1},"x":{"usage":{"input_tokens":1000}}}`:                                       {1, 0, 0, 1, true},
-		`{"content":[{"text":"\"usage\":{\"input_tokens\":7}"}],"usage":{"input_tokens":-5,"output_tokens":99999999999999999}}`:    {0, 0, 0, 1 << 40, true},
-		`{"content":[]}`: {25, 0, 0, 0, false}, `{"usage":null}`: {25, 0, 0, 0, false}, `{"usage":7}`: {25, 0, 0, 0, false}, `{"usage":{"a`: {25, 0, 0, 0, false}, `"usage"`: {25, 0, 0, 0, false},
+		`{"content":[],"usage":{"input_tokens":10,"output_tokens":5,"cache_creation_input_tokens":3,"cache_read_input_tokens":2}}`: {10, 2, 3, 5, true, 0},
+		`{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":4}}}`:            {6, 4, 0, 5, true, 0},
+		`{"usage":{"input_tokens":10,"output_tokens":5,"input_tokens_details":{"cached_tokens":4}},"user":null}`:                   {6, 4, 0, 5, true, 0},
+		`{"content":[{"type":"tool_use","input":{"usage":{"input_tokens":1000}}}],"usage":{"input_tokens":1,"output_tokens":1}}`:   {1, 0, 0, 1, true, 0},
+		`{"usage":{"input_tokens":1,"output_tokens":1},"x":{"usage":{"input_tokens":1000}}}`:                                       {1, 0, 0, 1, true, 0},
+		`{"content":[{"text":"\"usage\":{\"input_tokens\":7}"}],"usage":{"input_tokens":-5,"output_tokens":99999999999999999}}`:    {0, 0, 0, 1 << 40, true, 0},
+		`{"content":[]}`: {25, 0, 0, 0, false, 0}, `{"usage":null}`: {25, 0, 0, 0, false, 0}, `{"usage":7}`: {25, 0, 0, 0, false, 0}, `{"usage":{"a`: {25, 0, 0, 0, false, 0}, `"usage"`: {25, 0, 0, 0, false, 0},
 	} {
 		var m Meter
 		if m.Document([]byte(doc)); m.Read(100, true) != want {
@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 func TestUsageInPieces(t *testing.T) {
 	text := `{"content":[{"input":{"usage":{"input_tokens":1000}}}],"text":"` + strings.Repeat("x", 3*maxTail) + `"`
 	for end, want := range map[string]Usage{
-		`,"usage":{"input_tokens":3,"output_tokens":4},"stop":null}`:   {3, 0, 0, 4, true},
+		`,"usage":{"input_tokens":3,"output_tokens":4},"stop":null}`:   {3, 0, 0, 4, true, 0},
 		`,"inner":{"usage":{"input_tokens":3,"output_tokens":4}}}`:     {Input: 25},
 		`,"usage":{"input_tokens":3,"output_tokens":4},"stop":null}{}`: {Input: 25},
 	} {
@@ -55,10 +55,10 @@ func TestUsageInPieces(t *testing.T) {
 
 func TestUsageOfStreams(t *testing.T) {
 	for stream, want := range map[string]Usage{
-		`{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}|{"type":"content_block_delta"}|{"type":"message_delta","usage":{"output_tokens":7}}`: {10, 0, 0, 7, true},
-		`{"choices":[{}],"usage":null}|{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`:                                                                         {3, 0, 0, 4, true},
-		`{"type":"response.created","response":{"usage":null}}|{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4}}}`:                          {3, 0, 0, 4, true},
-		`{"choices":[]}|{"choices":[]}|[DONE]`: {25, 0, 0, 3, false},
+		`{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}|{"type":"content_block_delta"}|{"type":"message_delta","usage":{"output_tokens":7}}`: {10, 0, 0, 7, true, 0},
+		`{"choices":[{}],"usage":null}|{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`:                                                                         {3, 0, 0, 4, true, 0},
+		`{"type":"response.created","response":{"usage":null}}|{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4}}}`:                          {3, 0, 0, 4, true, 0},
+		`{"choices":[]}|{"choices":[]}|[DONE]`: {25, 0, 0, 3, false, 0},
 	} {
 		var m Meter
 		for _, doc := range strings.Split(stream, "|") {
@@ -72,7 +72,7 @@ func TestUsageOfStreams(t *testing.T) {
 	m.Event([]byte(`{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}`))
 	m.Event([]byte(`{}`))
 	m.Event([]byte(`{}`))
-	if got := m.Read(100, false); got != (Usage{10, 0, 0, 3, false}) {
+	if got := m.Read(100, false); got != (Usage{10, 0, 0, 3, false, 0}) {
 		t.Errorf("hung up: %+v", got)
 	}
 }
@@ -86,12 +86,12 @@ func TestLimits(t *testing.T) {
 	if no := a.Enter(l, now); no == nil || no.Key != "llm.limits.concurrent_requests" || no.Retry != time.Second {
 		t.Errorf("%+v", no)
 	}
-	a.Leave(Usage{Input: 10}, now)
-	a.Leave(Usage{Output: 10}, now)
+	a.Leave(Usage{Input: 10}, 0, true, now)
+	a.Leave(Usage{Output: 10}, 0, true, now)
 	if a.Enter(l, now.Add(30*time.Second)) != nil {
 		t.Error("refused")
 	}
-	a.Leave(Usage{}, now)
+	a.Leave(Usage{}, 0, true, now)
 	for _, after := range []int{30, 59} { // time does not go back
 		want := 60 - after
 		no := a.Enter(l, now.Add(time.Duration(after)*time.Second))
@@ -102,7 +102,7 @@ func TestLimits(t *testing.T) {
 	if no := a.Enter(l, now.Add(60*time.Second)); no != nil {
 		t.Errorf("%+v", no)
 	}
-	a.Leave(Usage{Cached: 50, Written: 30}, now)
+	a.Leave(Usage{Cached: 50, Written: 30}, 0, true, now)
 	if no := a.Enter(l, now.Add(time.Hour)); no == nil || no.Key != "llm.limits.tokens_per_session" || no.Retry != 0 {
 		t.Errorf("%+v", no)
 	}
@@ -119,9 +119,9 @@ func TestAccountFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = a.Enter(Limits{}, time.Now())
-	a.Leave(Usage{Input: 5, Output: 6}, time.Now())
+	a.Leave(Usage{Input: 5, Output: 6}, 0, true, time.Now())
 	_ = a.Enter(Limits{}, time.Now())
-	a.Leave(Usage{Input: 1}, time.Now())
+	a.Leave(Usage{Input: 1}, 0, true, time.Now())
 	if again, err := Open("t.file", file); err != nil || again != a {
 		t.Errorf("%v", err)
 	}
