@@ -202,11 +202,12 @@ def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
     """The table of sessions; why one is broken stands below it."""
     if not rows:
         return ["no session owns anything"]
-    head = ("session", "state", "age", "mode", "isolation", "requests", "denied")
+    head = ("session", "state", "age", "mode", "isolation", "requests", "denied", "tokens", "cost")
     cells = [
         [row.get("session"), _state(row)]
         + [span(row.get("age_s"))]
-        + [row.get(key) for key in ("mode", "isolation", "requests", "denied")]
+        + [row.get(key) for key in ("mode", "isolation", "requests", "denied", "tokens")]
+        + [dollars(row.get("cost_usd"))]
         for row in rows
     ]
     lines = table(head, cells, style)
@@ -219,6 +220,13 @@ def sessions(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
         remedy = f"asf-play close.yml -e agent={agent} -e session={name}"
         lines += wrapped(f"to remove what is left of {broken[0]}: {remedy}", style)
     return lines
+
+
+def dollars(amount: object) -> str:
+    """An amount of money, small ones to the hundredth of a cent; empty when there is none."""
+    if not isinstance(amount, (int, float)):
+        return ""
+    return f"${amount:.4f}" if 0 < amount < 0.1 else f"${amount:.2f}"
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .render import Style, fit, safe, span, table, warning, wrapped
+from .render import Style, dollars, fit, safe, span, table, warning, wrapped
 
+_KINDS = (("input", "in"), ("cached", "cached"), ("cache_write", "put into a cache"), ("output", "out"))
 _STATES = {"live": "green", "opening": "yellow", "closing": "yellow", "ended": "yellow", "broken": "red"}
 
 
@@ -37,6 +38,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("limits", _limits(found)),
         ("names", ", ".join(str(name) for name in found.get("domains") or [])),
         ("requests", f"{found['requests']}, {found.get('denied')} denied" if found.get("requests") is not None else ""),
+        ("model", _inference(found.get("inference"))),
         ("restarts", ", ".join(f"{name} {count}" for name, count in (found.get("restarts") or {}).items())),
         ("evidence", _text(found, "evidence")),
         ("plan", _text(found, "plan_digest")),
@@ -66,6 +68,21 @@ def _limits(found: Mapping[str, Any]) -> str:
     if "time" in limits:
         left = f" ({span(found['time_left_s'])} left)" if found.get("time_left_s") is not None else ""
         words.append(f"time {span(limits['time'])}{left}")
+    return ", ".join(words)
+
+
+def _inference(found: object) -> str:
+    """Requests, tokens and cost, and what the budgets leave."""
+    if not isinstance(found, Mapping):
+        return ""
+    used = found if found.get("requests") is not None else {}
+    words = [f"{used.get('requests', 0)} requests"]
+    words += [f"{used.get(f'{key}_tokens', 0)} tokens {word}" for key, word in _KINDS if used.get(f"{key}_tokens")]
+    words += [dollars(used.get("cost_usd"))] if used.get("cost_usd") is not None else []
+    words += [f"{used['unpriced_requests']} requests without a known price"] if used.get("unpriced_requests") else []
+    left = found.get("left") or {}
+    words += [f"{left['tokens_per_session']} tokens left"] if "tokens_per_session" in left else []
+    words += [f"{dollars(left['usd_per_session'])} left"] if "usd_per_session" in left else []
     return ", ".join(words)
 
 

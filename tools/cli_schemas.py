@@ -104,6 +104,13 @@ _GATEWAY: Schema = {
 ROUTED = closed(_GATEWAY)
 #: The same as evidence.
 ROUTED_FILE = closed({"version": {"const": 1}, "session": SESSION, "at": TEXT, **_GATEWAY}, {"dropped": COUNT})
+_MONEY: Schema = {"type": "number", "minimum": 0}
+_KINDS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens")
+#: What the front has counted of a session's use of the model, its budgets, and what they leave.
+INFERENCE = closed(
+    {"limits": by_name({"type": "number"}), "left": by_name({"type": "number"})},
+    {**{name: COUNT for name in ("requests", *_KINDS, "unpriced_requests")}, "cost_usd": _MONEY},
+)
 ROW = closed(
     {
         "session": SESSION,
@@ -118,6 +125,8 @@ ROW = closed(
         "age_s": maybe(COUNT),
         "requests": maybe(COUNT),
         "denied": maybe(COUNT),
+        "tokens": maybe(COUNT),
+        "cost_usd": maybe(_MONEY),
     }
 )
 CONTAINER = closed(
@@ -152,6 +161,7 @@ STATUS = closed(
         "decisions": by_name(by_name(COUNT)),
         "hosts": by_name(closed({"allow": COUNT, "deny": COUNT})),
         "restarts": by_name({"type": "integer"}),
+        "inference": {**maybe(INFERENCE), "description": "null without a broker, or before the first request."},
     },
     more=True,
 )

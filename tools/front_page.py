@@ -53,12 +53,20 @@ _LIMITS = """
 | `llm.limits.requests_per_minute` | requests passed on in the last 60 seconds | 429 `limit-requests`, `Retry-After` |
 | `llm.limits.concurrent_requests` | requests that run | 429 `limit-concurrency`, `Retry-After: 1` |
 | `llm.limits.tokens_per_session` | tokens, cached ones too, as reported | 429 `limit-tokens`, `X-Should-Retry: false` |
+| `llm.limits.usd_per_session` | cost: tokens at prices of `prices.json` | 429 `limit-usd`, `X-Should-Retry: false` |
 | `llm.limits.request_bytes` | bytes of one body | 413 `denied-size` |
 
 A request that begins below a budget is finished, so the last ones can pass it. Where an answer broke off, the client
 hung up or the provider reports nothing, tokens are estimated: a token for four bytes of the request, and one for each
 event of a stream. `count_tokens` and refused requests use none. The count outlives a changed configuration, a restart
-of Caddy's program (the last second may be lost when it is killed) and of the broker; it ends with the session.
+of Caddy's program (what ended in the last tenth of a second may be lost when it is killed) and of the broker; it ends
+with the session.
+
+Prices are the list prices of the pinned LiteLLM's own map (`tools/gen_prices.py`), found by `llm.provider` and the
+model's name, with or without its date; tokens from and into a cache have prices of their own. They are not your
+contract's. Under `usd_per_session` a model without a known price is refused (400 `denied-price`), and so are
+`service_tier` and `speed` where they cost more; without it such requests pass, and are told as "without a known price"
+instead of as free. What hosted tools cost beside tokens is not counted.
 
 Each request that was passed on leaves a line `usage` in Caddy's log: `model`, `status`, `outcome`, `input_tokens`,
 `cached_tokens`, `cache_write_tokens`, `output_tokens`, `estimated`, `ms`, `first_ms` (until the first piece of the

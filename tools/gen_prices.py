@@ -74,7 +74,9 @@ def main() -> int:
     assert pin is not None
     found = prices(json.loads(Path(source).read_text(encoding="utf-8")))
     lines = [
-        f'  "{provider}": {{\n' + ",\n".join(f"   {json.dumps(m)}: {json.dumps(p)}" for m, p in models.items()) + "\n  }"
+        f'  "{provider}": {{\n'
+        + ",\n".join(f"   {json.dumps(m)}: {json.dumps(p)}" for m, p in models.items())
+        + "\n  }"
         for provider, models in sorted(found.items())
     ]
     text = f'{{\n "source": "litellm {pin.group(1)}",\n "prices": {{\n' + ",\n".join(lines) + "\n }\n}\n"

@@ -153,6 +153,10 @@ def _summary(event: Mapping[str, Any]) -> str:
     return f"{event['session']}: {counts} in {event['seconds']} s{drifted}"
 
 
+def _cost(event: Mapping[str, Any]) -> str:
+    return f", {render.dollars(event['cost_usd'])}" if event.get("cost_usd") is not None else ""
+
+
 def _pairs(event: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in event.items() if key not in ("event", "at") and value not in ("", [], None)}
     return "  ".join(f"{key} {'; '.join(value) if isinstance(value, list) else value}" for key, value in rest.items())
@@ -161,6 +165,7 @@ def _pairs(event: Mapping[str, Any]) -> str:
 _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "decision": _decision,
     "more": lambda event: f"{event['allow']} allowed and {event['deny']} denied that are not told one by one",
+    "used": lambda event: f"{event['requests']} requests, {event['tokens']} tokens{_cost(event)} so far",
     "state": lambda event: " ".join([event["state"], "; ".join(event["reasons"])]).strip(),
     "drift": _drift,
     "recovered": lambda event: f"{event['probe']} is as planned again",

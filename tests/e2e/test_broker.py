@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import addresses, front, probe_tools
+from support import addresses, front, probe_tools, schemas
 from support.client import World
 from support.front import Request, ask, chat, message, responses
-from support.product import Home, Session, SessionFactory, podman
+from support.netns import in_userns_root
+from support.product import Home, Session, SessionFactory, asf_play, podman
 from support.waiting import wait_for
+
+from asf_lib.engine import procs
 
 pytestmark = pytest.mark.slow
 
@@ -477,6 +480,45 @@ def test_a_budget_is_kept_while_the_broker_restarts(home: Home, session: Session
     opened.close()
     counted = json.loads((opened.evidence / "usage.json").read_text())["front"]["counted"]
     assert counted["requests"] == 1 and counted["input_tokens"] + counted["output_tokens"] > 0
+
+
+def _spent(opened: Session) -> dict[str, Any]:
+    """The model's part of `status`."""
+    found: dict[str, Any] = asf_play("status", *opened.selector(), "--json", home=opened.home).json["status"]
+    return found
+
+
+def test_money_is_counted_told_and_kept_when_caddys_program_is_killed(home: Home, session: SessionFactory) -> None:
+    """`usd_per_session`: 10 tokens in and 5 out of a model of the price list cost $0.00035; three are too many."""
+    llm = {"protocol": "anthropic", "provider": "anthropic", "private": PRIVATE, "limits": {"usd_per_session": 0.001}}
+    home.agent("br-money", {"llm": llm, "secrets": {"files": ["anthropic.env"]}})
+    opened, model = session.open("br-money"), "claude-fable-5"
+    assert _spent(opened)["inference"] == {"limits": llm["limits"], "left": llm["limits"]}
+    answers = ask(opened, message(model=model), message(model=model, stream=True), message())
+    assert [answer.status for answer in answers] == [200, 200, 400], answers
+    assert (answers[2].reason, answers[2].headers["x-asf-key"]) == ("denied-price", "llm.limits.usd_per_session")
+    told = wait_for(lambda: (one := _spent(opened))["tokens"] == 30 and one, what="both requests in Caddy's log")
+    assert told["cost_usd"] == 0.0007 and told["inference"]["left"] == {"usd_per_session": 0.0003}, told
+    listed = next(one for one in asf_play("ls", "--json", home=home).json if one["session"] == opened.id)
+    assert (listed["tokens"], listed["cost_usd"]) == (30, 0.0007)
+    assert (
+        "2 requests, 20 tokens in, 10 tokens out, $0.0007, $0.0003 left" in asf_play("status", opened.id, home=home).out
+    )
+
+    (child,) = procs.children(opened.pid("caddy"))
+    in_userns_root(f"kill -9 {child}")
+    wait_for(lambda: procs.children(opened.pid("caddy")) not in ([], [child]), 60, "another start of Caddy")
+    last = wait_for(lambda: (one := ask(opened, message(model=model))[0]).status != 0 and one, 60, "the front")
+    assert last.status == 200, last
+    over = ask(opened, message(model=model))[0]
+    assert (over.status, over.reason) == (429, "limit-usd") and "nothing is left" in over.error["message"], over
+    opened.close()
+    counted = json.loads((opened.evidence / "usage.json").read_text())["front"]["counted"]
+    assert (counted["requests"], counted["cost_usd"], counted["unpriced_requests"]) == (3, 0.00105, 0), counted
+    lines = [json.loads(line) for line in (opened.evidence / "requests.jsonl").read_text().splitlines()]
+    assert [(one["model"], one["cost_usd"], one["outcome"]) for one in lines] == [(model, 0.00035, "ok")] * 3
+    assert "tokens, $0.001" in (opened.evidence / "report.html").read_text()
+    assert schemas.evidence_problems(opened.evidence) == []
 
 
 def test_B8_a_killed_broker_comes_back(embedded: Session) -> None:

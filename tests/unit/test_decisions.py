@@ -209,6 +209,39 @@ def test_a_killed_caddy_takes_what_it_had_counted_along(status: str, said: bool)
     assert gathering._uncounted({"caddy": decisions.parse([exited])}) == gathering._uncounted({}) == []
 
 
+def _logged(*lines: dict) -> bytes:
+    return b"".join(
+        b"2026-01-01T00:00:00Z stderr F " + json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in lines
+    )
+
+
+def test_what_was_spent_is_read_from_the_last_line_of_usage_alone() -> None:
+    """Out of a log as it is; what a workload names its model looks like no line of the front's."""
+    forged = 'x","msg":"usage","so_far":{"requests":9}}'
+    first = {"msg": "usage", "model": forged, "so_far": {"requests": 1, "input_tokens": 3, "cost_usd": 0.5}}
+    last = {**first, "so_far": {"requests": 2, "input_tokens": 4, "output_tokens": 1, "cost_usd": 0.75}}
+    noise = {"msg": "decision", "host": forged}
+    told = {"requests": 2, "input_tokens": 4, "output_tokens": 1, "cost_usd": 0.75}
+    whole = _logged(first, noise, last, noise)
+    assert decisions.spent(whole) == told and decisions.tokens(told) == 5
+    assert decisions.spent(whole + _logged(last)[:-20]) == told, "one that is being written"
+    assert decisions.spent(_logged(noise)) is None and decisions.spent(b"") is None
+
+
+def test_a_request_to_a_model_keeps_numbers_and_names() -> None:
+    line = {
+        "msg": "usage",
+        "ts": 1.5,
+        "model": "m",
+        "status": 200,
+        "outcome": "ok",
+        "input_tokens": 3,
+        "estimated": False,
+    }
+    (kept,) = decisions.parse([json.dumps({**line, "prompt": "secret", "so_far": {"requests": 1}})]).requests
+    assert kept == {"ts": 1.5, "model": "m", "status": 200, "outcome": "ok", "input_tokens": 3}
+
+
 def test_what_the_front_counted_is_what_it_said_last():
     sums = {"requests": 2, "input_tokens": 7, "cached_tokens": 1, "cache_write_tokens": 0, "output_tokens": 5, "x": 1}
     lines = [{"msg": "usage", "so_far": {"requests": 1}}, {"msg": "usage", "so_far": sums}, {"msg": "usage"}]

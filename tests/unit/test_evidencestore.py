@@ -62,6 +62,7 @@ def test_what_a_close_leaves_is_whole(env: Env) -> None:
     found = closed(env)
     assert wrong(found, env) == ""
     assert {path.name for path in found.folder.iterdir()} == {*evidence.FILES, evidence.CHAIN} - {
+        "requests.jsonl",
         "routed.json",
         "supervisor.jsonl",
         "usage.json",

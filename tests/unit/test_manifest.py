@@ -228,7 +228,6 @@ def test_isolation_override() -> None:
     [
         ("isolation: microvm\n" + _PROXY, "isolation", 2),
         ("microvm: {engine: krun}\n" + _PROXY, "microvm", 2),
-        ("llm: {protocol: openai, provider: openai, limits: {usd_per_session: 5}}", "llm.limits.usd_per_session", 2),
         ("packages: {apt: [jq]}\n" + _PROXY, "packages", 2),
     ],
 )  # fmt: skip

@@ -65,6 +65,20 @@ _COUNTED: tuple[tuple[str, type, int], ...] = (
     ("cached_tokens", int, 0),
     ("cache_write_tokens", int, 0),
     ("output_tokens", int, 0),
+    ("cost_usd", float, 0),
+    ("unpriced_requests", int, 0),
+)
+TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens")
+#: One request to a model, as the front tells it.
+_REQUEST: tuple[tuple[str, type, int], ...] = (
+    ("model", str, 120),
+    ("status", int, 0),
+    ("outcome", str, 40),
+    *((name, int, 0) for name in TOKENS),
+    ("estimated", bool, 0),
+    ("cost_usd", float, 0),
+    ("ms", int, 0),
+    ("first_ms", int, 0),
 )
 _LONGEST_LINE = 16_384
 #: The name that ASF's own denial probe asks for; declaring it would make the probe meaningless.
@@ -83,12 +97,14 @@ _TOKENS = ("input_tokens", "output_tokens", "cost_usd")
 class Parsed:
     """Records in the order of the log. ``other`` counts lines of no known kind (they are not kept).
 
-    ``counted`` is what the front said last about the session's tokens; None when it said nothing.
+    ``requests`` are the front's lines of usage; ``counted`` is what it said last about the session's tokens, None when
+    it said nothing.
     """
 
     decisions: list[dict[str, Any]] = field(default_factory=list)
     supervisor: list[dict[str, Any]] = field(default_factory=list)
     usage: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     counted: dict[str, Any] | None = None
     other: int = 0
     dropped: int = 0
@@ -135,6 +151,7 @@ def parse(lines: Iterable[str], limit: int = 200_000) -> Parsed:
             found.other += 1
         elif raw.get("msg") == "usage" and isinstance(raw.get("so_far"), Mapping):
             found.counted = _record(raw["so_far"], _COUNTED)
+            found.requests.append(_record(raw, _REQUEST))
         elif len(found.decisions) + len(found.supervisor) + len(found.usage) >= limit:
             found.dropped += weight(raw)
         elif raw.get("asf") == "supervisor":
@@ -212,6 +229,27 @@ def tally(content: bytes, probe: str = "") -> tuple[int, int]:
             asked -= int(number or 1)
             denied -= int(number or 1) if decision == b"deny" else 0
     return asked, denied
+
+
+def spent(content: bytes) -> dict[str, Any] | None:
+    """What the front had counted for the session by its last line of usage in Caddy's log; None without such a line.
+
+    Inside a JSON text a quotation mark is escaped, so nothing that a workload sends looks like one.
+    """
+    at = content.rfind(b'"msg":"usage"')
+    while at >= 0:
+        begin = content.rfind(b"\n", 0, at) + 1
+        line = content[begin:].split(b"\n", 1)[0]
+        raw = _json(line[line.find(b"{") :].decode("utf-8", "replace"))
+        if raw is not None and isinstance(raw.get("so_far"), Mapping):
+            return _record(raw["so_far"], _COUNTED)
+        at = content.rfind(b'"msg":"usage"', 0, begin)  # one that is being written
+    return None
+
+
+def tokens(counted: Mapping[str, Any]) -> int:
+    """Tokens of all kinds."""
+    return sum(int(counted.get(name) or 0) for name in TOKENS)
 
 
 def restarts(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -22,6 +22,7 @@ FILES = (
     "decisions.jsonl",
     "supervisor.jsonl",
     "usage.json",
+    "requests.jsonl",
     "routed.json",
     "cleanup.json",
     "report.html",

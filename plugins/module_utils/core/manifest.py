@@ -380,7 +380,6 @@ def _with_mock(manifest: Manifest) -> Manifest:
 
 _UNBUILT = {
     "microvm": "isolation in a microVM",
-    "llm.limits.usd_per_session": "limits on spend",
     "packages": "packages of an agent's own",
 }
 
@@ -390,10 +389,8 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
     found: dict[str, tuple[str, str]] = {}
     if manifest.isolation != "container":
         found["isolation"] = (manifest.isolation, "isolation in a microVM")
-    llm = manifest.llm
     present = {
         "microvm": "microvm" in manifest.marks,
-        "llm.limits.usd_per_session": bool(llm and "usd_per_session" in llm.limits),
         "packages": bool(manifest.packages),
     }
     for key, there in present.items():

@@ -140,7 +140,9 @@ _LLM = Section(
                         "Tokens, as the provider reports them: input (cached too) and output. A request that begins "
                         "below the limit is finished.",
                     ),
-                    "usd_per_session": Key(Number(0.01, 1e9, decimal=True), "Spend, as the provider reports it."),
+                    "usd_per_session": Key(
+                        Number(0.001, 1e9, decimal=True), "Spend: tokens as the provider reports them, at list prices."
+                    ),
                 }
             ),
             "Past them, requests are refused with a clear error.",

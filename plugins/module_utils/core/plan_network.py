@@ -170,7 +170,9 @@ def front(draft: Draft) -> Optional[policy.Front]:
     llm = draft.manifest.llm
     if not draft.brokered or llm is None or llm.protocol is None:
         return None
-    return policy.Front(llm.protocol, llm.models, llm.hosted_tools, dict(llm.limits))
+    return policy.Front(
+        llm.protocol, llm.models, llm.hosted_tools, dict(llm.limits), "" if llm.mock is not None else llm.provider or ""
+    )
 
 
 # --- listeners, rules, wires -----------------------------------------------------------------------------------

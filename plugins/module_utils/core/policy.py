@@ -88,8 +88,14 @@ class Front:
     """What the inference front lets through: protocol, models (none: every model), provider-side tools, limits."""
 
     def __init__(
-        self, protocol: str, models: Sequence[str] = (), hosted: Sequence[str] = (), limits: Optional[Json] = None
+        self,
+        protocol: str,
+        models: Sequence[str] = (),
+        hosted: Sequence[str] = (),
+        limits: Optional[Json] = None,
+        provider: str = "",
     ) -> None:
+        self.provider = provider
         self.protocol, self.models, self.hosted, self.limits = protocol, list(models), list(hosted), dict(limits or {})
 
 
@@ -100,6 +106,7 @@ def _inference(session: str, front: Front, upstream: str) -> Json:
         "handler": "asf_inference",
         "session": session,
         "protocol": front.protocol,
+        "provider": front.provider,
         "models": front.models,
         "hosted_tools": front.hosted,
         **bound,

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from . import report_svg, roles
+from .decisions import TOKENS
 from .escape import html as escaped
 from .report import DERIVED, MAX_ACTIONS, MAX_EVENTS, mapping, number, rows, sealed_head, summary
 from .report_style import STYLE
@@ -148,13 +149,25 @@ def _header(told: Mapping[str, Any]) -> str:
 
 def _cards(told: Mapping[str, Any]) -> str:
     cards = [_card("verification", *_verified(told)), _card("decisions", *_decided(told))]
-    total = mapping(mapping(told["usage"]).get("total"))
+    usage = mapping(told["usage"])
+    counted = mapping(mapping(usage.get("front")).get("counted"))
+    total = counted or mapping(usage.get("total"))  # without a request the front has told nothing
     if total:
-        tokens = number(total.get("input_tokens")) + number(total.get("output_tokens"))
-        note = f"{_amount(int(tokens))} tokens" if tokens else "no tokens reported"
+        note = _spent(counted) if counted else "no tokens reported"
         cards.append(_card("requests to models", "", _amount(total.get("requests")), note))
     cards.append(_card("cleanup", *_cleaned(told)))
     return f'<div class="cards">\n{"".join(cards)}</div>\n'
+
+
+def _spent(counted: Mapping[str, Any]) -> str:
+    """Tokens and cost as the front counted them."""
+    used = int(sum(number(counted.get(name)) for name in TOKENS))
+    words = [f"{_amount(used)} tokens" if used else "no tokens"]
+    words += [f"${number(counted.get('cost_usd')):.4f}"] if counted.get("cost_usd") else []
+    words += (
+        [f"{_amount(counted['unpriced_requests'])} without a known price"] if counted.get("unpriced_requests") else []
+    )
+    return ", ".join(words)
 
 
 def _card(title: str, kind: str, figure: str, note: str) -> str:
@@ -316,6 +329,14 @@ def _usage(told: Mapping[str, Any]) -> str:
         lines = [(row.get("route"), row.get("status"), *_carried("", row)[1:]) for row in routes[:MAX_EVENTS]]
         columns = ("route", "status", "requests#", "denied#", "up#", "down#", "seconds#")
         parts.append(_folded("Requests to the front", _table(columns, lines, 120)))
+    counted = mapping(mapping(usage.get("front")).get("counted"))
+    if counted:
+        columns = ("requests#", "in#", "from a cache#", "into a cache#", "out#", "cost (USD)#", "without a price#")
+        told_by = ("requests", *TOKENS, "cost_usd", "unpriced_requests")
+        parts.append(_table(columns, [tuple(counted.get(word) for word in told_by)]))
+        parts.append(
+            _note("Counted by the front for llm.limits: tokens as reported, or estimated; cost by list prices.")
+        )
     models = list(mapping(usage.get("models")).items())[:MAX_EVENTS]
     if models:
         told_by = ("requests", "seconds", "input_tokens", "output_tokens", "cost_usd")

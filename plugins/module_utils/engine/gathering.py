@@ -196,6 +196,8 @@ def gather(
 def _write(evidence: Evidence, parsed: Mapping[str, decisions.Parsed], found: Gathered) -> None:
     if "caddy" in parsed:
         evidence.write_lines("decisions.jsonl", parsed["caddy"].decisions, parsed["caddy"].dropped)
+        if parsed["caddy"].requests:
+            evidence.write_lines("requests.jsonl", parsed["caddy"].requests)
         found.decisions = decisions.counts(parsed["caddy"].decisions)
     if parsed:
         events = [{"role": role, **event} for role, one in parsed.items() for event in one.supervisor]

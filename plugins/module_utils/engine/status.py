@@ -20,8 +20,10 @@ from .state import Record
 #: Fields of one row of the list of sessions.
 ROW = (
     *("session", "agent", "name", "mode", "isolation", "state", "reasons", "exit_code"),
-    *("created", "age_s", "requests", "denied"),
+    *("created", "age_s", "requests", "denied", "tokens", "cost_usd"),
 )
+_UNKNOWN = {name: None for name in ("requests", "denied", "tokens", "cost_usd")}
+Numbers = Mapping[str, Any]
 #: Hosts that are told by name.
 _HOSTS = 20
 #: Flows and denials of a gateway that are told one by one.
@@ -36,11 +38,9 @@ def sessions(podman: Podman, env: Env = None) -> list[dict[str, Any]]:
     return [_row(one, state.read(one["session"], env), numbers.get(one["session"])) for one in found]
 
 
-def _row(base: Mapping[str, Any], record: Optional[Record], numbers: Optional[tuple[int, int]]) -> dict[str, Any]:
+def _row(base: Mapping[str, Any], record: Optional[Record], numbers: Optional[Numbers]) -> dict[str, Any]:
     created = (record or {}).get("created")
-    requests, denied = numbers or (None, None)
-    more = {"created": created, "age_s": _since(created), "requests": requests, "denied": denied}
-    return {**base, **more}
+    return {**base, "created": created, "age_s": _since(created), **(numbers or _UNKNOWN)}
 
 
 def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -48,8 +48,15 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: one[name] for name in ROW} for one in found]
 
 
-def _numbers(containers: list[Container]) -> dict[str, tuple[int, int]]:
-    """Requests and refusals by session, without those of ASF's own probe; only of sessions whose Caddy lives."""
+def _counts(content: bytes) -> list[int]:
+    """Requests, refusals, tokens and cost (in millionths of a dollar) in Caddy's log; -1: nothing was used yet."""
+    used = decisions.spent(content)
+    spent = [-1, -1] if used is None else [decisions.tokens(used), round(1e6 * used.get("cost_usd", 0))]
+    return [*decisions.tally(content, decisions.DENIED_NAME), *spent]
+
+
+def _numbers(containers: list[Container]) -> dict[str, Numbers]:
+    """What Caddy has counted, by session, without requests of ASF's own probe; only of sessions whose Caddy lives."""
     owner = str(os.getuid())
     paths = {
         one.session: path
@@ -57,10 +64,18 @@ def _numbers(containers: list[Container]) -> dict[str, tuple[int, int]]:
         if one.role == "caddy" and one.alive and one.owner == owner and (path := logs.path_of(one.pid, one.id))
     }
     try:
-        found = logs.summed(paths, lambda content: decisions.tally(content, decisions.DENIED_NAME))
+        found = logs.summed(paths, _counts)
     except EngineError:
         return {}  # the list says "unknown"; what a session is does not hang on it
-    return {session: (asked, denied) for session, (asked, denied) in found.items()}
+    return {
+        session: {
+            "requests": asked,
+            "denied": denied,
+            "tokens": None if tokens < 0 else tokens,
+            "cost_usd": None if cost < 0 else cost / 1e6,
+        }
+        for session, (asked, denied, tokens, cost) in found.items()
+    }
 
 
 def _since(stamp: Any) -> Optional[int]:
@@ -103,8 +118,9 @@ def _paths(podman: Podman, containers: list[Container]) -> dict[str, str]:
     return found
 
 
-def _logs(podman: Podman, containers: list[Container]) -> dict[str, Any]:
-    """Decisions by reason and by host, and restarts of the supervised programs (case B8), out of the live logs."""
+def _logs(podman: Podman, containers: list[Container], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Decisions by reason and by host, restarts of the supervised programs (case B8) and what the model's use cost, out
+    of the live logs."""
     services = [one for one in containers if one.role in SERVICES]
     paths = _paths(podman, services)
     parsed = [decisions.parse(logs.lines(podman, one.id, paths.get(one.id, ""))) for one in services]
@@ -117,6 +133,20 @@ def _logs(podman: Podman, containers: list[Container]) -> dict[str, Any]:
         "decisions": decisions.counts(made),
         "hosts": decisions.by_host(asked, _HOSTS),
         "restarts": decisions.restarts(event for one in parsed for event in one.supervisor),
+        **_used(next((one.counted for one in parsed if one.counted), None), manifest),
+    }
+
+
+def _used(counted: Optional[Mapping[str, Any]], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What went to the model so far, and what the manifest's budgets leave of it; None before the first request."""
+    limits = (manifest.get("llm") or {}).get("limits") or {}
+    spent = counted or {}
+    used = {"tokens_per_session": decisions.tokens(spent), "usd_per_session": spent.get("cost_usd", 0)}
+    left = {name: max(0, round(limits[name] - used[name], 6)) for name in used if name in limits}
+    return {
+        "tokens": decisions.tokens(spent) if counted else None,
+        "cost_usd": spent.get("cost_usd") if counted else None,
+        "inference": {**spent, "limits": dict(limits), "left": left} if counted or limits else None,
     }
 
 
@@ -174,5 +204,5 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "warnings": plan.get("warnings", []),
         "routed": counters.of(plan, containers, _ROWS),
         **_granted(plan, record),
-        **_logs(podman, containers),
+        **_logs(podman, containers, plan.get("manifest") or {}),
     }

@@ -52,6 +52,7 @@ class Watch:
         self._seen: object = None
         self._flood = {"allow": 0, "deny": 0}
         self._room, self._window = MOST, 0.0
+        self._used: Optional[Json] = None  # what the front has counted, as long as it was not told
         self._checking = (0.0, 0.0)
 
     def events(self) -> Iterator[Json]:
@@ -118,6 +119,7 @@ class Watch:
         # What was written before the watch began has been read by others.
         lines = [line for one in ready for line in one.lines() if (history.seconds(line.time) or 0) >= self._began]
         parsed = decisions.parse(self._redact(line.text) for line in lines)
+        self._used = parsed.counted or self._used
         yield from self._counted()
         for one in parsed.decisions:
             if not self._own(one):
@@ -148,6 +150,9 @@ class Watch:
         if any(self._flood.values()):
             yield self._event("more", **self._flood)
             self._flood = {"allow": 0, "deny": 0}
+        if self._used is not None:
+            yield self._event("used", **{**self._used, "tokens": decisions.tokens(self._used)})
+            self._used = None
 
     # --- state ---
 

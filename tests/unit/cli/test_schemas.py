@@ -51,7 +51,7 @@ def test_failures_are_as_published(run):
 FAILURE = document.failure(errors.CliError("message").fields)
 ROW = {
     **{key: "x" for key in ("agent", "name", "mode", "isolation")},
-    **{key: None for key in ("exit_code", "created", "age_s", "requests", "denied")},
+    **{key: None for key in ("exit_code", "created", "age_s", "requests", "denied", "tokens", "cost_usd")},
     "session": "claude.main",
     "state": "live",
     "reasons": [],

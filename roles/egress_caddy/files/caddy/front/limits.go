@@ -49,7 +49,11 @@ type Account struct {
 	file    string
 	saved   time.Time
 	dirty   bool
+	due     bool // a save is
 }
+
+// saveEvery is what a program that is killed may forget.
+const saveEvery = 100 * time.Millisecond
 
 var (
 	accountsMu sync.Mutex
@@ -135,10 +139,21 @@ func (a *Account) Leave(u Usage, cost USD, priced bool, now time.Time) Spent {
 	if !priced && u.Total() > 0 {
 		a.spent.Unpriced++
 	}
-	if a.dirty = true; now.Sub(a.saved) >= time.Second {
+	switch a.dirty = true; {
+	case now.Sub(a.saved) >= saveEvery:
 		a.save(now)
+	case !a.due:
+		a.due = true
+		time.AfterFunc(saveEvery, a.saveLater)
 	}
 	return a.spent
+}
+
+func (a *Account) saveLater() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.due = false
+	a.save(time.Now())
 }
 
 // save writes the file whole or not at all. What cannot be written now is written the next time.
