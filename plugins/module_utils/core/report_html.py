@@ -331,9 +331,9 @@ def _usage(told: Mapping[str, Any]) -> str:
         parts.append(_folded("Requests to the front", _table(columns, lines, 120)))
     counted = mapping(mapping(usage.get("front")).get("counted"))
     if counted:
-        columns = ("requests#", "in#", "from a cache#", "into a cache#", "out#", "cost (USD)#", "without a price#")
-        told_by = ("requests", *TOKENS, "cost_usd", "unpriced_requests")
-        parts.append(_table(columns, [tuple(counted.get(word) for word in told_by)]))
+        kinds = ("requests#", "in#", "from a cache#", "into a cache#", "out#", "cost (USD)#", "without a price#")
+        words = ("requests", *TOKENS, "cost_usd", "unpriced_requests")
+        parts.append(_table(kinds, [tuple(counted.get(word) for word in words)]))
         parts.append(
             _note("Counted by the front for llm.limits: tokens as reported, or estimated; cost by list prices.")
         )
