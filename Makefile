@@ -48,9 +48,11 @@ bench-modes:    ## open in each network mode against the bare commands; adds to 
 	@$(operator) python3 tools/build_all.py
 	@./tools/testnet python3 tools/bench.py --part modes
 
-bench-front:    ## the front against a bare reverse proxy; writes build/bench-front.json
-	@echo 'make bench-front: measurements of the front in turns with a bare proxy'
+bench-front:    ## the front against Caddy's bare reverse_proxy, and LiteLLM for scale; writes build/bench-front.json
+	@echo 'make bench-front: measurements of the front in turns with a bare proxy, then through LiteLLM'
 	@$(operator) sh -c 'ASF_BENCH_FRONT="$$PWD/build/bench-front.json" && export ASF_BENCH_FRONT && cd roles/egress_caddy/files/caddy && GOTOOLCHAIN=local GOPROXY=off GOFLAGS="-buildvcs=false -mod=readonly" go test ./asf -run xxx -bench BenchmarkFront -benchtime 1x'
+	@$(operator) python3 tools/build_all.py demo
+	@$(operator) python3 tools/bench_broker.py
 
 reportshot:     ## screenshots of the last session's report, in build/report (needs Chromium)
 	@echo 'make reportshot: set-up, then headless Chromium on the last report'

@@ -44,6 +44,7 @@ def openai(module_home: Home, module_session: SessionFactory) -> Session:
     """Chat Completions and Responses; a self-hosted provider on a port of its own, two models."""
     url = "https://selfhosted.example.com:8443/v1"
     llm = {"protocol": "openai", "provider": "openai", "base_url": url, "private": PRIVATE, "models": MODELS}
+    llm["hosted_tools"] = ["background"]
     module_home.agent("br-openai", {"llm": llm, "secrets": {"files": ["openai.env"]}})
     return module_session.open("br-openai")
 
@@ -222,6 +223,81 @@ def test_B4_what_the_provider_would_fetch_is_refused(anthropic: Session, openai:
     world.settle()
     assert world.provider_requests(mark) == [] and world.accepts(mark, address=addresses.SITE) == []
     assert [front.broker_connections(session) for session in (anthropic, openai)] == before
+
+
+# Other spellings of what is refused: escapes in keys and values, letters' case, a key twice, another order.
+SPELLED = (
+    (r'"mcp\u005fservers":[{"type":"url","url":"https://docs.example.com/mcp","name":"x"}]', "denied-hosted"),
+    (r'"MCP_Servers":[{"type":"url","url":"https://docs.example.com/mcp","name":"x"}]', "denied-parameter"),
+    (r'"tools":[{"name":"web_search","\u0074ype":"web\u005fsearch_20250305"}]', "denied-hosted"),
+    (r'"tools":[{"name":"x","input_schema":{},"Type":"web_search_20250305"}]', "denied-parameter"),
+    (r'"tools":[],"tools":[{"type":"web_search_20250305","name":"web_search"}]', "denied-json"),
+    (r'"tools":[],"t\u006fols":[{"type":"web_search_20250305","name":"web_search"}]', "denied-json"),
+    (r'"system":[{"source":{"url":"https://docs.example.com/x","type":"\u0075rl"},"type":"image"}]', "denied-hosted"),
+    (r'"system":[{"type":"text","type":"image","source":{"type":"url"}}]', "denied-json"),
+    (r'"api\u005fbase":"https://docs.example.com"', "denied-parameter"),
+    (r'"metadata":{"user_id":"u","tags":["x"]}', "denied-parameter"),
+)
+
+
+def test_B4_in_every_spelling(anthropic: Session, openai: Session, world: World) -> None:
+    """What two JSON readers could read differently is refused whatever it asks for; escapes hide nothing."""
+    mark = world.mark()
+    least = '"model":"claude-test","max_tokens":64,"messages":[{"role":"user","content":"x"}]'
+    asked = [Request("/v1/messages", "{" + least + "," + more + "}") for more, _ in SPELLED]
+    for (more, reason), answer in zip(SPELLED, ask(anthropic, *asked), strict=True):
+        assert (answer.status, answer.reason) == (400, reason), (more, answer)
+    address = r'{"type":"image_url","image_url":{"url":"\u0068ttps://docs.example.com/x.png"}}'
+    image = '{"model":"gpt-test","messages":[{"role":"user","content":[' + address + "]}]}"
+    assert ask(openai, Request("/v1/chat/completions", image))[0].status == 400
+    world.settle()
+    assert world.provider_requests(mark) == [] and world.accepts(mark, address=addresses.SITE) == []
+
+
+def test_B4_a_grant_opens_what_it_names(openai: Session, world: World) -> None:
+    """`background` is granted and arrives; what is not granted is refused in the same session."""
+    mark = world.mark()
+    granted, other, stored = ask(
+        openai, responses(background=True), responses(previous_response_id="r"), responses(store=True)
+    )
+    assert granted.status == 200 and (other.reason, stored.reason) == ("denied-hosted", "denied-hosted")
+    assert [request["body"].get("background") for request in world.provider_requests(mark)] == [True]
+
+
+STEERING = {
+    "Cookie": "a=b",
+    "X-Forwarded-For": "192.0.2.1",
+    "X-Forwarded-Host": "docs.example.com",
+    "X-LiteLLM-Api-Base": "https://docs.example.com/v1",
+    "X-LiteLLM-Tags": "x",
+    "X-LiteLLM-Timeout": "1",
+    "Anthropic-Beta": "effort-2025-11-24,mcp-client-2025-04-04,files-api-2025-04-14",
+    "OpenAI-Organization": "org-x",
+    "OpenAI-Project": "proj-x",
+    "X-Provider-Key": "x",
+}
+
+
+def test_B4_what_arrives_at_the_provider(anthropic: Session, openai: Session, world: World) -> None:
+    """Of the headers none that steers the broker or the provider; of the body, the agent's own fields as they were."""
+    tool = {"name": "look", "description": "d", "input_schema": {"type": "object", "properties": {"url": {}}}}
+    asked = message("see https://docs.example.com/", temperature=0.5, system="s", tools=[tool], stop_sequences=["x"])
+    also = chat(temperature=0.5, user="u", tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    for session, request in ((anthropic, asked), (openai, also), (openai, responses(instructions="i", store=False))):
+        request.headers.update(STEERING)
+        mark = world.mark()
+        assert ask(session, request)[0].status == 200
+        (seen,) = world.provider_requests(mark)
+        names = set(seen["headers"])
+        assert not names & {name.lower() for name in STEERING if name != "Anthropic-Beta"}, names
+        assert not [name for name in names if name.startswith(("x-litellm", "x-forwarded", "via"))], names
+        betas = seen["headers"].get("anthropic-beta", "")
+        assert "mcp-client" not in betas and "files-api" not in betas
+        assert set(seen["body"]) <= set(request.body), seen["body"]
+        for name in set(seen["body"]) - {"model", "messages", "system"}:
+            assert seen["body"][name] == request.body[name], (name, seen["body"])
+    world.settle()
+    assert world.accepts(mark, address=addresses.SITE) == []
 
 
 def test_broken_requests_get_no_trace_of_the_broker(anthropic: Session) -> None:

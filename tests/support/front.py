@@ -40,7 +40,10 @@ json.dump([send(raw.replace("{token}", token), limit) for raw in requests], sys.
 
 @dataclass
 class Request:
-    """A request to the front. `{token}` in a header's value becomes the session's token inside the agent."""
+    """A request to the front. `{token}` in a header's value becomes the session's token inside the agent.
+
+    `body` is a JSON value, or the body's own text.
+    """
 
     target: str
     body: Any = None
@@ -50,7 +53,7 @@ class Request:
 
     def text(self) -> str:
         """The bytes on the wire."""
-        body = "" if self.body is None else json.dumps(self.body)
+        body = "" if self.body is None else self.body if isinstance(self.body, str) else json.dumps(self.body)
         lines = [
             f"{self.method or ('GET' if self.body is None else 'POST')} {self.target} HTTP/1.1",
             "Host: front:4000",
@@ -101,9 +104,9 @@ def chat(text: str = "hello", model: str = "gpt-test", stream: bool = False, **m
     return Request("/v1/chat/completions", body)
 
 
-def responses(text: str = "hello", model: str = "gpt-test", stream: bool = False) -> Request:
+def responses(text: str = "hello", model: str = "gpt-test", stream: bool = False, **more: Any) -> Request:
     """A request of the Responses protocol."""
-    return Request("/v1/responses", {"model": model, "stream": stream, "input": text})
+    return Request("/v1/responses", {"model": model, "stream": stream, "input": text, **more})
 
 
 def master_key(session: Session) -> str:

@@ -40,6 +40,7 @@ type measured struct {
 	LossSpread     map[string]string  `json:"throughput_loss_quartiles"`
 	PerSecond      map[string]float64 `json:"front_requests_per_second"`
 	WalkMsPerMB    float64            `json:"walk_ms_per_mb"`            // a conversation of a coding agent
+	TokenNs        map[string]float64 `json:"token_check_ns"`            // of wrong tokens, by how many of their bytes are right
 	HeapMB         []float64          `json:"heap_mb_at_64_connections"` // after 8, 16 and 24 turns, garbage collected
 }
 
@@ -155,7 +156,7 @@ func BenchmarkFront(b *testing.B) {
 	for _, n := range []int{1, 16, 64} {
 		throughput(b, fronted, bare, n, &out)
 	}
-	out.WalkMsPerMB = walkCost(b, large)
+	out.WalkMsPerMB, out.TokenNs = walkCost(b, large), tokenCost()
 	raw, _ := json.MarshalIndent(out, "", "  ")
 	b.Logf("%s", raw)
 	if file := os.Getenv("ASF_BENCH_FRONT"); file != "" {
@@ -230,4 +231,26 @@ func walkCost(b *testing.B, body []byte) float64 {
 		took = append(took, float64(time.Since(start).Nanoseconds())/1e6/(float64(len(body))/1e6))
 	}
 	return median(took)
+}
+
+// tokenCost shows that a wrong token takes as long whatever of it is right.
+func tokenCost() map[string]float64 {
+	held, took := newCredential(testToken), map[string][]float64{}
+	for range 400 {
+		for _, right := range []int{0, 1, len(testToken) / 2, len(testToken) - 1} {
+			guess := testToken[:right] + strings.Repeat("!", len(testToken)-right)
+			h := http.Header{"Authorization": {"Bearer " + guess}}
+			start := time.Now()
+			for range 100 {
+				held.authorized(h)
+			}
+			name := strconv.Itoa(right)
+			took[name] = append(took[name], float64(time.Since(start).Nanoseconds())/100)
+		}
+	}
+	out := map[string]float64{}
+	for name, list := range took {
+		out[name] = median(list)
+	}
+	return out
 }

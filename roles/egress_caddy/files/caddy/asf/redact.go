@@ -24,6 +24,10 @@ var (
 	prefixPattern = regexp.MustCompile(`\b(?:sk|pk|rk|ak|gsk|xai|hf|pplx|nvapi|r8|ghp|glpat|AKIA|AIza|ya29|eyJ)[-_.A-Za-z0-9*]*[-_0-9*][-_.A-Za-z0-9*]{3,}`)
 	// What a program in Python prints about itself: LiteLLM quotes it in its own errors.
 	tracePattern = regexp.MustCompile(`(?s)\s*Traceback \(most recent call last\):.*`)
+	// What LiteLLM puts before and behind a provider's message: its classes, its routes, its retries.
+	classPattern = regexp.MustCompile(`^(?:(?:litellm\.)?(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b\s*(?:-|:)\s*)+`)
+	routePattern = regexp.MustCompile(`(?s)[.\s]*(?:Received Model Group=|Available Model Group Fallbacks=|LiteLLM Retried:|LiteLLM Max Retries:|No fallback model group found).*`)
+	namePattern  = regexp.MustCompile(`(?i)\blitellm[\w.]*`)
 	runPattern   = regexp.MustCompile(`[A-Za-z0-9+/_=*-]{20,}`)
 	urlPattern   = regexp.MustCompile(`\b[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s"'<>]+`)
 	addrPattern  = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b`)
@@ -43,11 +47,13 @@ func (r *redactor) text(s string) string {
 		s = strings.ReplaceAll(s, secret, redacted)
 	}
 	s = tracePattern.ReplaceAllString(s, " [trace]")
+	s = routePattern.ReplaceAllString(classPattern.ReplaceAllString(s, ""), "")
 	s = urlPattern.ReplaceAllString(s, "[url]")
 	s = addrPattern.ReplaceAllString(s, "[address]")
 	s = authPattern.ReplaceAllString(s, redacted)
 	s = namedPattern.ReplaceAllString(s, "$1$2"+redacted)
 	s = prefixPattern.ReplaceAllString(s, redacted)
+	s = namePattern.ReplaceAllString(s, "the broker")
 	s = runPattern.ReplaceAllStringFunc(s, redactRun)
 	if len(s) > maxMessage {
 		s = strings.ToValidUTF8(s[:maxMessage], "") + " [cut]"

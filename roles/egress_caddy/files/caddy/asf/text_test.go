@@ -98,6 +98,16 @@ func TestRedact(t *testing.T) {
 			t.Errorf("%q became %q", s, got)
 		}
 	}
+	for s, want := range map[string]string{
+		`litellm.BadRequestError: AnthropicException - {"type":"error","error":{"message":"too long"}}. Received Model Group=claude-test` + "\nAvailable Model Group Fallbacks=None": `{"type":"error","error":{"message":"too long"}}`,
+		"litellm.RateLimitError: RateLimitError: OpenAIException - no LiteLLM Retried: 2 times":                                                                                      "no",
+		"litellm.proxy.ProxyException: no such model, see LiteLLM's pages":                                                                                                           "no such model, see the broker's pages",
+		"An error was raised: TypeError: x": "An error was raised: TypeError: x",
+	} {
+		if got := r.text(s); got != want {
+			t.Errorf("%q became %q, want %q", s, got, want)
+		}
+	}
 	if got := r.text(strings.Repeat("word ", 1000)); len(got) > maxMessage+10 {
 		t.Errorf("%d bytes", len(got))
 	}
