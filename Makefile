@@ -39,7 +39,8 @@ bench:          ## open, verify and close against the bare commands; writes buil
 
 test-front:     ## the inference front: Go tests, fuzzing, race detector, then through real LiteLLM to a fake provider
 	@echo 'make test-front: Go tests of the front, then its end-to-end tests in a closed network'
-	@$(operator) pytest -q tests/go/test_front.py
+	@$(operator) pytest -q tests/go/test_caddy.py tests/go/test_front.py
+	@$(operator) sh -c 'cd roles/egress_caddy/files/caddy && GOTOOLCHAIN=local GOPROXY=off GOFLAGS="-buildvcs=false -mod=readonly" go test ./asf -run "^$$" -fuzz FuzzReadHello -fuzztime 100000x'
 	@$(operator) python3 tools/build_all.py demo
 	@./tools/testnet pytest -q tests/e2e/test_broker.py
 

@@ -15,7 +15,12 @@ CADDY = Path(__file__).resolve().parents[2] / "roles/egress_caddy/files/caddy"
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this host: images bring their own")
 def test_caddy() -> None:
-    """Proxy decisions, tunnels, front, guard, reload. The first build of Caddy takes minutes on a small machine."""
+    """Proxy decisions, tunnels, front, guard, L1t, reload; under the race detector where it can be built.
+
+    One run, because the first build of Caddy takes minutes on a small machine, and one with the detector is another.
+    """
+    race = shutil.which("gcc") is not None  # the detector needs a C compiler
     env = {**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-buildvcs=false -mod=readonly"}
-    done = run(["go", "test", "-timeout=300s", "./..."], env=env, cwd=CADDY, timeout=900)
+    env["CGO_ENABLED"] = str(int(race))
+    done = run(["go", "test", *(["-race"] if race else []), "-timeout=600s", "./..."], env=env, cwd=CADDY, timeout=1500)
     assert done.rc == 0, done

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"strings"
 	"testing"
@@ -188,31 +189,61 @@ func TestReadHello(t *testing.T) {
 	}
 }
 
+// helloSeeds are inputs from which others are made.
+func helloSeeds(t testing.TB) [][]byte {
+	h := clientHello(t, "a.example.test")
+	return [][]byte{h, split(h, 7), h[:len(h)-9], twice(t, h, "a.example.test"), clientHello(t, ""), grease(h),
+		alsoNamed(t, h, "a.example.test", 0, "b.test"), renamed(t, h, "a.example.test", "A.example.test\x00"), encryptedHello(t, "outer.test", "inner.test"), {0x16}, {0x15, 3, 1, 0, 2, 1, 0},
+		[]byte("GET / HTTP/1.1\r\n\r\n")}
+}
+
 // FuzzReadHello: no input panics; what is replayed is what was read, bounded; a name comes only without an error, and
 // is a target only in canonical form.
 func FuzzReadHello(f *testing.F) {
-	h := clientHello(f, "a.example.test")
-	for _, seed := range [][]byte{h, split(h, 7), h[:len(h)-9], twice(f, h, "a.example.test"), clientHello(f, ""), grease(h),
-		alsoNamed(f, h, "a.example.test", 0, "b.test"), renamed(f, h, "a.example.test", "A.example.test\x00"), encryptedHello(f, "outer.test", "inner.test"), {0x16}, {0x15, 3, 1, 0, 2, 1, 0},
-		[]byte("GET / HTTP/1.1\r\n\r\n")} {
+	for _, seed := range helloSeeds(f) {
 		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, in []byte) {
-		raw, name, err := readHello(bytes.NewReader(in))
-		if !bytes.HasPrefix(in, raw) || len(raw) > maxHello {
-			t.Errorf("%d bytes to replay of %d", len(raw), len(in))
+	f.Fuzz(func(t *testing.T, in []byte) { judgeHello(t, in) })
+}
+
+// TestReadHelloMutated does the same with seeds in which a few bytes were changed, cut out or doubled.
+func TestReadHelloMutated(t *testing.T) {
+	by := mathrand.New(mathrand.NewPCG(1, 2))
+	for _, seed := range helloSeeds(t) {
+		for range 500 {
+			in := bytes.Clone(seed)
+			for range 1 + by.IntN(4) {
+				at := by.IntN(len(in))
+				switch by.IntN(3) {
+				case 0:
+					in[at] = byte(by.Uint32())
+				case 1:
+					in = append(in[:at:at], in[min(at+1+by.IntN(8), len(in)-1):]...)
+				case 2:
+					in = append(in[:at:at], in[at/2:]...)
+				}
+			}
+			judgeHello(t, in)
 		}
-		if err != nil && name != "" {
-			t.Errorf("name %q with error %v", name, err)
-		}
-		if name != "" && !bytes.Contains(bytes.Join(splitRecords(raw), nil), []byte(name)) {
-			t.Errorf("name %q is not in the bytes", name)
-		}
-		target, no := (&Transparent{port: 443}).target(name, err)
-		if again, why := canonicalName(target.name); no == nil && (again != target.name || why != "" || !strings.EqualFold(name, again)) {
-			t.Errorf("target %q of %q", target.name, name)
-		}
-	})
+	}
+}
+
+func judgeHello(t *testing.T, in []byte) {
+	t.Helper()
+	raw, name, err := readHello(bytes.NewReader(in))
+	if !bytes.HasPrefix(in, raw) || len(raw) > maxHello {
+		t.Errorf("%x: %d bytes to replay of %d", in, len(raw), len(in))
+	}
+	if err != nil && name != "" {
+		t.Errorf("%x: name %q with error %v", in, name, err)
+	}
+	if name != "" && !bytes.Contains(bytes.Join(splitRecords(raw), nil), []byte(name)) {
+		t.Errorf("%x: name %q is not in the bytes", in, name)
+	}
+	target, no := (&Transparent{port: 443}).target(name, err)
+	if again, why := canonicalName(target.name); no == nil && (again != target.name || why != "" || !strings.EqualFold(name, again)) {
+		t.Errorf("%x: target %q of %q", in, target.name, name)
+	}
 }
 
 // splitRecords returns the payloads of the records in raw.
