@@ -41,7 +41,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("model", _inference(found.get("inference"))),
         ("restarts", ", ".join(f"{name} {count}" for name, count in (found.get("restarts") or {}).items())),
         ("evidence", _text(found, "evidence")),
-        ("plan", _text(found, "plan_digest")),
+        ("plan", _text(found, "plan_digest") + (f" (revision {found['revision']})" if found.get("revision") else "")),
     ]
     grants = [f"{one.get('path')} ({one.get('mode')}) at {one.get('target')}" for one in found.get("grants") or []]
     at = next(index for index, row in enumerate(rows) if row[0] == "names")

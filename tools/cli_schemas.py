@@ -152,6 +152,7 @@ STATUS = closed(
         "evidence": maybe(TEXT),
         "plan": maybe(TEXT),
         "plan_digest": maybe(TEXT),
+        "revision": {**maybe(COUNT), "description": "How often the live session's policy was changed."},
         "warnings": several({"type": ["string", "object"]}),
         "grants": several(closed({"path": TEXT, "mode": {"enum": ["rw", "ro"]}, "target": TEXT})),
         "domains": TEXTS,

@@ -128,6 +128,7 @@ actions:
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.core import revision  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine import planning, sweep  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
@@ -157,7 +158,9 @@ def work(params, check_mode, diff):
     swept = [] if check_mode else sweep.ended(podman, but=f"{params['agent']}.{params['session']}")
     result = planning.plan_session(podman, planning.Inputs(**params), check_mode)
     plan = result.doc.plan
+    shown = {"before": result.before, "after": revision.policy_text(plan)}
     return {
+        **({"diff": shown} if diff and result.live and result.changed else {}),
         "changed": result.changed or bool(swept),
         "plan": result.doc.path,
         "session": result.doc.session,

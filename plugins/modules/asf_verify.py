@@ -72,8 +72,8 @@ def work(params, check_mode, diff):
     """The module's result."""
     doc = plandoc.read(_plan_path(params))
     record = state.read(doc.session)
-    if check_mode and (record or {}).get("state") != "live":
-        return {"changed": False, "actions": ["nothing to verify before the session exists"], "asf": {"probes": []}}
+    if check_mode and ((record or {}).get("state") != "live" or record.get("plan") != doc.path):
+        return {"changed": False, "actions": ["nothing to verify before the plan is in force"], "asf": {"probes": []}}
     with state.lock(doc.session):
         live = (record or {}).get("state") == "live"
         report = verification.verify(Podman(), doc)

@@ -97,6 +97,13 @@ def listed(*policy: Plan) -> Callable[[Plan], None]:
     return edit
 
 
+def other_policy(plan: Plan) -> None:
+    """Caddy runs another revision than the plan's: what it says of itself is all that shows it here."""
+    for server in ("l1", "l2"):
+        servers = rendered(plan, "caddy/caddy.json")["apps"]["http"]["servers"]
+        servers[server]["routes"][0]["handle"][0]["policy_id"] = "0" * 16
+
+
 def everything_refused(plan: Plan) -> None:
     """A proxy that refuses everything is no policy: it is not ASF's word. L1t still finds its handler behind it."""
     l1(plan)["routes"][0]["handle"].insert(0, {"handler": "static_response", "status_code": 403, "close": True})
@@ -292,6 +299,7 @@ CASES = (
         other_token,
         manifest=BROKERED,
     ),
+    Case("other-policy", failing("policy-current"), other_policy, manifest=BROKERED),
     Case("open-front", failing("front-refuses"), front_open, manifest=BROKERED),
 )
 

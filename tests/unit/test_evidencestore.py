@@ -63,6 +63,7 @@ def test_what_a_close_leaves_is_whole(env: Env) -> None:
     assert wrong(found, env) == ""
     assert {path.name for path in found.folder.iterdir()} == {*evidence.FILES, evidence.CHAIN} - {
         "requests.jsonl",
+        "revisions.jsonl",
         "routed.json",
         "supervisor.jsonl",
         "usage.json",

@@ -28,6 +28,7 @@ PLAN = {
         "dns": ["198.18.0.1:53"],
         "allow": {"proxy": L1, "target": "docs.example.com:443"},
         "front": {"addr": L2, "path": "/asf/control"},
+        "policy": "0123456789abcdef",
         "deny": {"proxy": L1, "target": "asf-denied.invalid:443"},
         "tls": {"addr": "198.18.0.1:443", "allow": "docs.example.com", "deny": "asf-denied.invalid"},
         "mounts": [
@@ -93,6 +94,7 @@ GOOD = {
     "tls-allow": "server-hello",
     "tls-deny": "alert:49",
     "front-control": "204:ok",
+    "policy-current": "0123456789abcdef",
     "front-refuses": "none=401 wrong=401:unauthorized",
     "mounts": r"/,overlay,ro /proc,proc,rw /dev,tmpfs,rw /dev/null,devtmpfs,rw /etc/hosts,ext4,ro /asf/gate,ext4,ro"
     r" /run/secrets/asf-token,ext4,ro /sys,sysfs,ro /proc/sys,proc,ro /tmp,tmpfs,rw"
@@ -223,6 +225,9 @@ def test_every_probe_can_fail_and_be_missed(row):
         ("tls-deny", "alert:50", "inconclusive"),
         ("tls-deny", "closed", "inconclusive"),
         ("tls-deny", "ECONNREFUSED", "inconclusive"),
+        ("policy-current", "fedcba9876543210", "fail"),
+        ("policy-current", "none", "inconclusive"),
+        ("policy-current", "ECONNREFUSED", "inconclusive"),
         ("front-control", "401:unauthorized", "fail"),
         ("front-control", "200", "inconclusive"),
         ("front-refuses", "none=204:ok wrong=401", "fail"),

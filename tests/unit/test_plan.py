@@ -228,11 +228,6 @@ def test_of_the_users_terminal_only_known_words_pass(given, told):
     assert without["gate"]["env"]["TERM"] == "dumb" and without["workload"]["terminal"] is None
 
 
-def test_an_edited_manifest_is_named_by_its_keys():
-    assert plans.edited(build(), build(BROKERED.replace("docs.", "wiki."))) == ["network.allow_domains"]
-    assert plans.edited(build(), build(repos=[])) == ["repos"]
-
-
 def test_state_volumes_belong_to_agent_and_session():
     text = BROKERED + "filesystem: {state: [{key: home, target: /home/node/.claude}]}\n"
     first, second = build(text), build(text, request=plans.Request(session="two"))
@@ -276,7 +271,8 @@ def test_l1t_is_not_there_where_no_name_is_for_it():
     ):
         plan = build(text)
         assert "L1t" not in {entry["name"] for entry in plan["listeners"]}
-        assert not [w for w in args(plan, "caddy") if "ip_unprivileged_port_start" in w]
+        early = [w for w in args(plan, "caddy") if "ip_unprivileged_port_start" in w]
+        assert bool(early) == (plan["session"]["mode"] == "proxy"), "a later revision may have such a name"
         assert plan["gate"]["probes"]["tls"] is None and "198.18.0.1:443" in plan["gate"]["probes"]["closed"]
         assert "asf_transparent" not in str(plan["files"])
 

@@ -109,7 +109,7 @@ def test_l3_lists_the_provider_and_nothing_else():
 
 
 def test_litellm_has_references_instead_of_keys_and_never_calls_out_by_itself():
-    config = policy.litellm("anthropic", [], "https://llm.example.com", False)
+    config = policy.litellm("anthropic", "https://llm.example.com", False)
     assert config["model_list"] == [
         {
             "model_name": "*",
@@ -125,6 +125,6 @@ def test_litellm_has_references_instead_of_keys_and_never_calls_out_by_itself():
 
 
 def test_the_embedded_model_needs_no_provider():
-    config = policy.litellm(None, [], None, True)
+    config = policy.litellm(None, None, True)
     assert config["litellm_settings"]["custom_provider_map"][0]["provider"] == "asfmock"
     assert "ASF_PROVIDER_KEY" not in json.dumps(config)

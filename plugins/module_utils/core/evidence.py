@@ -18,6 +18,7 @@ from .decisions import weight
 #: Files of an evidence folder; ``chain.json`` names the others and is not part of the chain.
 FILES = (
     "plan.json",
+    "revisions.jsonl",
     "verification.json",
     "decisions.jsonl",
     "supervisor.jsonl",

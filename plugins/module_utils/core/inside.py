@@ -131,6 +131,7 @@ INSIDE: Tuple[Inside, ...] = (
         asked="tls.allow",
     ),
     Inside("tls-deny", 2, "an undeclared server name is refused by policy", rules.tls_deny, asked="tls"),
+    Inside("policy-current", 3, "Caddy decides by the plan's policy", rules.policy, asked="policy"),
     Inside("front-control", 3, "the front knows the session token", rules.front, asked="front"),
     Inside("front-refuses", 4, "the front refuses no token and a wrong token", rules.front_refuses, asked="front"),
     Inside(

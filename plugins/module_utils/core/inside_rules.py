@@ -268,6 +268,14 @@ def tls_deny(got: str, plan: Mapping[str, Any]) -> Verdict:
     return (FAIL, "the name passed the policy") if passed else (INCONCLUSIVE, "no denial by policy")
 
 
+def policy(got: str, plan: Mapping[str, Any]) -> Verdict:
+    """The id that Caddy names with a refusal, or at the front's control."""
+    if got == plan["probes"]["policy"]:
+        return PASS, ""
+    named = len(got) == len(plan["probes"]["policy"])
+    return (FAIL, "Caddy decides by another policy") if named else (INCONCLUSIVE, "nobody names a policy")
+
+
 def front(got: str, plan: Mapping[str, Any]) -> Verdict:
     if got == "204:ok":
         return PASS, ""

@@ -21,7 +21,7 @@ from .plan_gate import gate_plan
 Json = Dict[str, Any]
 
 VERSION = 2
-__all__ = ["VERSION", "Host", "Repo", "Request", "Settings", "build", "canonical", "differences", "digest", "edited"]
+__all__ = ["VERSION", "Host", "Repo", "Request", "Settings", "build", "canonical", "differences", "digest"]
 
 
 def _repo(repo: Repo) -> Json:
@@ -95,13 +95,6 @@ def _llm(draft: Draft) -> Optional[Json]:
         "hosted_tools": list(llm.hosted_tools),
         "limits": dict(llm.limits),
     }
-
-
-def edited(old: Json, new: Json) -> List[str]:
-    """What of a live session's inputs was edited since: manifest keys, else the parts of the plan that differ."""
-    keys = differences(old["manifest"], new["manifest"])
-    keys += [p for part in ("repos", "command") for p in differences(old.get(part), new.get(part), part)]
-    return keys or differences(old, new)
 
 
 def differences(old: Any, new: Any, path: str = "") -> List[str]:

@@ -94,8 +94,9 @@ def _caddy(draft: Draft) -> Spec:
 
 
 def _caddy_options(draft: Draft, out: bool) -> List[str]:
-    """L1t's port is bound without a privilege: in this namespace alone, ports from there on are ordinary ones."""
-    ports = [f"--sysctl=net.ipv4.ip_unprivileged_port_start={policy.L1T_PORT}"] if network.transparent(draft) else []
+    """L1t's port is bound without a privilege: in this namespace alone, ports from there on are ordinary ones. Also
+    where no name is for it yet: a later revision of the plan may have one."""
+    ports = [f"--sysctl=net.ipv4.ip_unprivileged_port_start={policy.L1T_PORT}"] if draft.mode == roles.PROXY else []
     return [*([f"--dns={draft.host.resolver}"] if out else []), *ports]
 
 

@@ -9,7 +9,8 @@ from . import plan_network as network, policy, roles, seccomp, upstream
 from .plan_draft import Draft, Json
 
 
-def _caddy(draft: Draft) -> Json:
+def caddy(draft: Draft) -> Json:
+    """Caddy's whole configuration."""
     return policy.caddy(
         draft.id,
         draft.topology,
@@ -35,7 +36,7 @@ def files(draft: Draft, gate: Json) -> List[Json]:
         {"path": "gate.json", "json": gate},
     ]
     if roles.CADDY in draft.roles:
-        out.append({"path": "caddy/caddy.json", "json": _caddy(draft)})
+        out.append({"path": "caddy/caddy.json", "json": caddy(draft)})
     if (proxy := network.chain(draft)) and proxy.scheme == "https":
         path, sha256 = draft.settings.upstream_ca
         out.append({"path": upstream.CA_PATH, "copy": path, "sha256": sha256})
@@ -43,7 +44,7 @@ def files(draft: Draft, gate: Json) -> List[Json]:
         out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle, "sha256": draft.settings.ca_digest})
     if draft.brokered and m.llm is not None:
         mock = m.llm.mock is not None
-        config = policy.litellm(m.llm.provider, m.llm.models, m.llm.base_url, mock, m.llm.key_required)
+        config = policy.litellm(m.llm.provider, m.llm.base_url, mock, m.llm.key_required)
         out.append({"path": "broker/litellm.yaml", "json": config})
         out += [{"path": f"broker/{name}", "text": text} for name, text in sorted(draft.settings.broker_files.items())]
         if mock:

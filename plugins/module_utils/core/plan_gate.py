@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence
 
-from . import plan_network as network, policy, roles, routed, workload
+from . import plan_files, plan_network as network, policy, roles, routed, workload
 from .decisions import DENIED_NAME
 from .plan_draft import Draft, Json
 
@@ -53,6 +53,7 @@ def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
         "allow": {"proxy": l1, "target": verify} if l1 and verify else None,
         "front": {"addr": f"{caddy}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
         "deny": {"proxy": l1, "target": f"{DENIED_NAME}:443"} if l1 else None,
+        "policy": policy.policy_id(plan_files.caddy(draft)) if roles.CADDY in draft.roles else "",
         "tls": _tls(f"{caddy}:{policy.L1T_PORT}", verify, names) if names else None,
         "routed": routed.probes(draft.manifest, draft.topology.gateway) if draft.mode == roles.ROUTED else None,
         "mounts": [{"target": m["target"], "type": "", "rw": m["rw"]} for m in mounts if m["role"] == roles.AGENT],

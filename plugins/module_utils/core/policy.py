@@ -7,6 +7,8 @@ nothing here formats text. Shapes: Caddy's JSON configuration, libnftables-json(
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .nftables import ACCEPT, DROP, any_of, base_chain, cidr, field, match, meta, rule, table
@@ -135,39 +137,47 @@ def caddy(
     L1t decides by L1's own handler, so it names that server and has no list; it is there where a name is for it.
     ``deny`` are CIDRs that no name may resolve to, whatever the manifest allows: the cables' range and the host's
     own addresses. ``chain`` is the operator's proxy, for L1 and L3 alike. Without the admin endpoint and autosave, the
-    file is the only way in.
+    file is the only way in. Whoever refuses names the whole policy by its id.
     """
     front, exit_ = topology.agent.far, topology.broker.far
     servers: Json = {}
+    telling: List[Json] = []
     apps: Json = {"http": {"grace_period": "1s", "servers": servers}}
     if destinations is not None:
         l1 = _connect(session, "L1", destinations, deny, resolver, chain)
         servers["l1"] = _server(session, "L1", f"{front.ip}:{L1_PORT}", l1, 256)
+        telling.append(l1)
         if any(d.transparent for d in destinations):
             listen = f"{front.ip}:{L1T_PORT}"
             apps["asf_transparent"] = {"listen": listen, "listener": "L1t", "server": "l1", "max_conns": 256}
     if inference is not None:
         l2 = _inference(session, inference, f"{topology.broker.near.ip}:{BROKER_PORT}")
         l3 = _connect(session, "L3", provider, deny, resolver, chain)
+        telling.append(l2)
         servers["l2"] = _server(session, "L2", f"{front.ip}:{L2_PORT}", l2, 256)
         servers["l3"] = _server(session, "L3", f"{exit_.ip}:{L3_PORT}", l3, 256)
-    return {
+    default = {"writer": {"output": "stdout"}, "encoder": {"format": "json"}, "level": "INFO"}
+    out = {
         "admin": {"disabled": True, "config": {"persist": False}},
-        "logging": {
-            "logs": {
-                "default": {"writer": {"output": "stdout"}, "encoder": {"format": "json"}, "level": "INFO"},
-            }
-        },
+        "logging": {"logs": {"default": default}},
         "apps": apps,
     }
+    ident = hashlib.sha256(json.dumps(out, sort_keys=True).encode()).hexdigest()[:16]
+    for handler in telling:
+        handler["policy_id"] = ident
+    return out
+
+
+def policy_id(config: Json) -> str:
+    """The id that Caddy tells with what it refuses; empty where nobody refuses anything."""
+    servers = config["apps"]["http"]["servers"]
+    return next((servers[name]["routes"][0]["handle"][0]["policy_id"] for name in ("l1", "l2") if name in servers), "")
 
 
 # --- LiteLLM ---------------------------------------------------------------------------------------------------
 
 
-def litellm(
-    provider: Optional[str], models: Sequence[str], base_url: Optional[str], mock: bool, keyed: bool = True
-) -> Json:
+def litellm(provider: Optional[str], base_url: Optional[str], mock: bool, keyed: bool = True) -> Json:
     """LiteLLM's proxy configuration. Keys stand in it as ``os.environ/…`` references, never as values.
 
     ``disable_model_info_refresh`` stops a request with the real key at boot and every 300 s; ``num_retries`` is 0
@@ -176,7 +186,7 @@ def litellm(
     if mock:
         routes = [{"model_name": "*", "litellm_params": {"model": "asfmock/embedded", "api_key": "none"}}]
     else:
-        routes = [_route(name, provider or "", base_url, keyed) for name in (models or ["*"])]
+        routes = [_route("*", provider or "", base_url, keyed)]  # the front judges models, also after a revision
     settings: Json = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
     if mock:
         settings["custom_provider_map"] = [{"provider": "asfmock", "custom_handler": "asf_mock.model"}]

@@ -44,7 +44,7 @@ def _settled(doc: PlanDocument, found: Mapping[str, Json]) -> bool:
     if not found:
         return False
     missing = [role for role in doc.names() if role not in found]
-    foreign = [role for role, row in found.items() if (row.get("Labels") or {}).get("asf.plan") != doc.digest]
+    foreign = [role for role, row in found.items() if (row.get("Labels") or {}).get("asf.plan") != doc.origin]
     if missing or foreign:
         words = [f"{', '.join(missing)} missing"] if missing else []
         words += [f"{', '.join(foreign)} made from another plan"] if foreign else []
@@ -71,7 +71,7 @@ def write_files(doc: PlanDocument) -> None:
         else:
             # The digest of the plan cannot stand in the plan; the gate is given it here, to repeat it in its report.
             extra = {"plan_digest": doc.digest} if entry["path"] == "gate.json" else {}
-            text = entry["text"] if "text" in entry else _json_text(entry["json"], extra)
+            text = entry["text"] if "text" in entry else json_text(entry["json"], extra)
             with open(path, "w", encoding="utf-8") as handle:
                 handle.write(text)
         os.chmod(path, 0o644)
@@ -87,7 +87,8 @@ def _copy(entry: Json, path: str) -> None:
         handle.write(data)
 
 
-def _json_text(document: Any, extra: Json) -> str:
+def json_text(document: Any, extra: Json) -> str:
+    """A file of the plan as it is written."""
     return json.dumps({**document, **extra} if extra else document, sort_keys=True)
 
 
@@ -133,7 +134,7 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
     state.begin_step(doc.session, "create")
     write_files(doc)
     podman.parallel(_secret_calls(doc, read_key))
-    podman.parallel([_create_args(c, doc.digest) for c in doc.plan["containers"]], timeout=180)
+    podman.parallel([_create_args(c, doc.origin) for c in doc.plan["containers"]], timeout=180)
     podman.run(["init", *doc.names().values()], timeout=60)
     chosen = _chosen(podman, doc)
     state.begin_step(doc.session, "created", containers=chosen)

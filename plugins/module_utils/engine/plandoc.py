@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
 
-from ..core import redact
+from ..core import redact, revision
 from ..core.errors import EngineError
 from ..core.plan import VERSION, digest
 from ..core.redact import Redactor
@@ -28,6 +28,11 @@ class PlanDocument(NamedTuple):
     @property
     def session(self) -> str:
         return str(self.plan["session"]["id"])
+
+    @property
+    def origin(self) -> str:
+        """Digest of revision 0: what the resources are labelled with."""
+        return revision.origin(self.plan, self.digest)
 
     def names(self) -> Dict[str, str]:
         """Container names by role."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans, upstream
+from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans, revision, upstream
 from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
@@ -29,6 +29,7 @@ from . import (
     inventory,
     plandoc,
     rehearsal,
+    revising,
     state,
     statevolumes,
     teardown,
@@ -79,6 +80,7 @@ class Result:
     actions: List[str]
     evidence: Optional[str]
     notes: List[str] = field(default_factory=list)
+    before: str = ""  # the policy of a live session before it was revised
 
 
 def home_of(inputs_home: Optional[str], collection: str) -> Home:
@@ -329,19 +331,23 @@ def _adapter(named: Sequence[str]) -> str:
     return next(name[len("agent-") :] for name in named if name.startswith("agent-"))
 
 
-def _refuse_edited(doc_path: str, plan: Json, record: Json) -> PlanDocument:
-    """The live session's plan, if the inputs still give it. Raises PlanError naming the keys that differ."""
-    old = plandoc.read(doc_path)
-    if old.digest == plans.digest(plan):
-        return old
-    keys = plans.edited(old.plan, plan)
-    raise PlanError(
-        f"session {old.session} is open with another plan; what differs: {', '.join(keys[:12])}",
-        file=str(record.get("evidence")),
-        key=keys[0] if keys else None,
-        remedy="close it and open it again to use what the manifest, the grants or the host say now",
-        code="edited",
-    )
+def _live(podman: Podman, plan: Json, record: Json, check_mode: bool) -> Tuple[PlanDocument, List[str], str]:
+    """The live session's plan, revised where its policy was edited; what was done, and its policy before.
+
+    Raises PlanError naming the keys that differ beyond policy.
+    """
+    old = plandoc.read(record["plan"])
+    before = revision.policy_text(old.plan)
+    if revision.same(old.plan, plan):
+        if check_mode or not record.get("revising"):
+            return old, [], before
+        wanted = old.plan  # a revision that was interrupted is done again
+    else:
+        wanted = revision.revised(old.plan, plan, old.session)
+    if check_mode:
+        return plandoc.write_checked(wanted), [f"would change the policy of {old.session}"], before
+    doc = revising.apply(podman, old, wanted)
+    return doc, [f"changed the policy of {old.session} (revision {doc.plan['revision']}, {doc.digest[:12]})"], before
 
 
 def _missing_volumes(podman: Podman, plan: Json) -> List[Json]:
@@ -380,8 +386,10 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
         view = row.get("state")
         record = state.read(session) or {}
         if view == "live" and record.get("plan"):
-            doc = _refuse_edited(record["plan"], plan, record)
-            return Result(doc, True, False, named, [], warnings, [f"{session} is open"], record.get("evidence"))
+            doc, done, before = _live(podman, plan, record, check_mode)
+            warnings += statevolumes.widened(doc.plan) if done and check_mode else []
+            actions = [f"{session} is open", *done]
+            return Result(doc, True, bool(done), named, [], warnings, actions, record.get("evidence"), before=before)
         if view in ("opening", "closing"):
             raise EngineError(
                 f"session {session} is {view} by process {state.holder(record)}",

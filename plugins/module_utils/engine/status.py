@@ -201,6 +201,7 @@ def session(podman: Podman, name: str, env: Env = None) -> Optional[dict[str, An
         "evidence": record.get("evidence"),
         "plan": record.get("plan"),
         "plan_digest": record.get("plan_digest") or labels.get("asf.plan"),
+        "revision": plan.get("revision"),
         "warnings": plan.get("warnings", []),
         "routed": counters.of(plan, containers, _ROWS),
         **_granted(plan, record),

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 from ..core import inside, lifecycle, probes
 from ..core.controls import judge_counts
 from ..core.errors import EngineError, GateError, VerifyError
-from . import bringup, controls, gate_client, observe, procs, state, statevolumes
+from . import bringup, controls, gate_client, observe, procs, revising, state, statevolumes
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -23,7 +23,7 @@ def _started(seen: Mapping[str, Json], agent: bool) -> Dict[str, bool]:
 
 def outside(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json], agent_started: bool) -> List[Json]:
     """Every outside probe that is due, judged."""
-    seen = observe.session(podman, doc.plan, doc.digest, chosen)
+    seen = observe.session(podman, doc.plan, doc.origin, chosen)
     results = list(probes.judge(doc.plan, seen, _started(seen, agent_started)))
     return [*results, controls.opened(doc.plan)] if controls.routed(doc.plan) else results
 
@@ -39,7 +39,7 @@ def _counted(doc: PlanDocument, chosen: Mapping[str, Json], ask: Callable[[], Js
 
 def _agent_again(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> List[Json]:
     """The outside probes of the agent's container once more, now that its first process runs."""
-    seen = observe.session(podman, doc.plan, doc.digest, chosen, roles=["agent"])
+    seen = observe.session(podman, doc.plan, doc.origin, chosen, roles=["agent"])
     return [r for r in probes.judge(doc.plan, seen, _started(seen, True)) if r["id"].startswith("agent-")]
 
 
@@ -108,13 +108,14 @@ def _written(doc: PlanDocument, record: Json, results: List[Json], nonce: str, b
 def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) -> Json:
     record = state.read(doc.session) or {}
     report, bad = _written(doc, record, results, nonce, began), probes.blocking(results)
+    cut = revising.conclude(doc.session, not bad, Podman(), doc) if record.get("revising") else ""
     if bad:
         error = VerifyError(
             f"{len(bad)} of {len(results)} probes did not pass: " + ", ".join(r["id"] for r in bad[:8]),
             found=bad[0]["evidence"],
             file=record.get("evidence"),
             remedy=(
-                "close the session: it is not confined as planned"
+                cut or "close the session: it is not confined as planned"
                 if record.get("state") == "live"
                 else "the workload was not started"
             )

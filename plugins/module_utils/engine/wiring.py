@@ -11,6 +11,7 @@ import json
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..core.errors import EngineError
+from ..core.roles import GATEWAY
 from . import netns
 
 Json = Dict[str, Any]
@@ -71,6 +72,20 @@ def _batch(pids: Mapping[str, int], wiring: Json) -> List[netns.Command]:
     for planned in wiring["routes"]:
         batch.append((pids[planned["role"]], ["ip", "-batch", "-"], _route_batch(planned)))
     return batch
+
+
+def reload(pids: Mapping[str, int], wiring: Json) -> None:
+    """Rules in place of those that are loaded, in one transaction each; a gateway's, which hold its counters, stay.
+
+    Raises EngineError; then the old rules stand.
+    """
+    documents = [
+        (item["role"], {"nftables": [{"flush": {"ruleset": None}}, *({"add": obj} for obj in item["rules"])]})
+        for item in wiring["nft"]
+        if item["role"] != GATEWAY
+    ]
+    if documents:
+        netns.commands([(pids[role], ["nft", "-j", "-f", "-"], json.dumps(text)) for role, text in documents])
 
 
 def wire(pids: Mapping[str, int], wiring: Json) -> None:

@@ -16,6 +16,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -73,12 +74,13 @@ func dropProxyVariables() {
 	}
 }
 
-func load(file string) error {
+// load returns the SHA-256 of what it has read, which is what then decides, or does not.
+func load(file string) (digest string, err error) {
 	config, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return caddy.Load(config, true)
+	return fmt.Sprintf("%x", sha256.Sum256(config)), caddy.Load(config, true)
 }
 
 // run serves until it is told to stop. A configuration that does not load at start is fatal; one that does not load
@@ -86,7 +88,7 @@ func load(file string) error {
 func run(file string, stdout io.Writer) int {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	if err := load(file); err != nil {
+	if _, err := load(file); err != nil {
 		report(stdout, file, err)
 		return exitConfig
 	}
@@ -102,12 +104,13 @@ func run(file string, stdout io.Writer) int {
 }
 
 func reload(file string) {
+	digest, err := load(file)
 	log := caddy.Log().Named("asf")
-	if err := load(file); err != nil {
-		log.Error("reload refused, the running configuration stays", zap.String("file", file), zap.Error(err))
+	if err != nil {
+		log.Error("reload refused, the running configuration stays", zap.String("file", file), zap.String("sha256", digest), zap.Error(err))
 		return
 	}
-	log.Info("reloaded", zap.String("file", file))
+	log.Info("reloaded", zap.String("file", file), zap.String("sha256", digest))
 }
 
 // stop cuts tunnels and streams first, so that Caddy has nothing to wait for, and never takes longer than a second.

@@ -60,6 +60,7 @@ var definitions = map[string]definition{
 	"proxy-deny":      {2, "an undeclared name is denied by policy"},
 	"tls-allow":       {3, "the control name is forwarded for clients that know no proxy"},
 	"tls-deny":        {2, "an undeclared server name is refused by policy"},
+	"policy-current":  {3, "Caddy decides by the plan's policy"},
 	"front-control":   {3, "the front knows the session token"},
 	"front-refuses":   {4, "the front refuses no token and a wrong token"},
 	"routed-allow":    {3, "the allowed port of the control is reached"},

@@ -183,7 +183,7 @@ func TestADeadProxyIsInconclusive(t *testing.T) {
 		TLS: &TLSTarget{dead, "a", "b"}, Front: &FrontTarget{dead, "/asf/control"}, Reach: []string{dead}}}}
 	for _, c := range append(probeAllow(context.Background(), in), probeDeny(context.Background(), in),
 		probeTLSAllow(context.Background(), in), probeTLSDeny(context.Background(), in),
-		probeFront(context.Background(), in), probeFrontRefuses(context.Background(), in), probeReach(context.Background(), in)) {
+		probePolicy(context.Background(), in), probeFront(context.Background(), in), probeFrontRefuses(context.Background(), in), probeReach(context.Background(), in)) {
 		if c.Verdict != inconclusive || !strings.Contains(c.Got, "ECONNREFUSED") {
 			t.Errorf("%+v", c)
 		}
@@ -218,6 +218,22 @@ func TestFrontProbes(t *testing.T) {
 		}
 		if strings.Contains(control.Got+refuses.Got, "tok") {
 			t.Error("the token is in the report")
+		}
+	}
+}
+
+// TestPolicyProbe: whoever refuses names the policy by which it decides, or the front's control does.
+func TestPolicyProbe(t *testing.T) {
+	for head, want := range map[string]string{
+		"X-Asf-Policy: 1234": pass, "X-Asf-Policy: 1235": fail, "X-Asf-Policy: 1234 x": fail, "X-Asf-Proxy: denied-name": inconclusive,
+	} {
+		addr := answering(t, func(string) string { return "HTTP/1.1 403 x\r\n" + head + "\r\n\r\n" })
+		byProxy := Probes{Policy: "1234", Deny: &ProxyTarget{addr, "a:443"}}
+		byFront := Probes{Policy: "1234", Front: &FrontTarget{addr, "/asf/control"}}
+		for _, probes := range []Probes{byProxy, byFront} {
+			if c := probePolicy(context.Background(), &inside{plan: &Plan{Probes: probes}}); c.Verdict != want {
+				t.Errorf("%s: %+v", head, c)
+			}
 		}
 	}
 }
@@ -308,7 +324,7 @@ func TestProbesAreBoundedAndMayBreak(t *testing.T) {
 
 func TestEveryCheckIsDefinedAndMade(t *testing.T) {
 	in := &inside{role: "run", plan: &Plan{Probes: Probes{Unreach: []string{"x"}, Reach: []string{"x"}, Closed: []string{"x"},
-		DNS: []string{"x"}, Allow: &ProxyTarget{}, Deny: &ProxyTarget{}, TLS: &TLSTarget{Allow: "x"}, Front: &FrontTarget{},
+		DNS: []string{"x"}, Allow: &ProxyTarget{}, Deny: &ProxyTarget{}, TLS: &TLSTarget{Allow: "x"}, Front: &FrontTarget{}, Policy: "x",
 
 		Routed: &Routed{UDP: []string{"x"}, ICMP: []string{"x"}}}}}
 	made := map[string]bool{}

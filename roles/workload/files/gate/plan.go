@@ -56,6 +56,7 @@ type Probes struct {
 	Allow     *ProxyTarget `json:"allow"`
 	Front     *FrontTarget `json:"front"`
 	Deny      *ProxyTarget `json:"deny"`
+	Policy    string       `json:"policy"` // the id that whoever refuses, or the front's control, has to name
 	TLS       *TLSTarget   `json:"tls"`
 	Routed    *Routed      `json:"routed"`
 	Mounts    []Mount      `json:"mounts"`
@@ -234,6 +235,9 @@ func (pr *Probes) check() error {
 		if t != nil && !plainWord(t.Target) {
 			return fmt.Errorf("probes: target %q is not host:port", t.Target)
 		}
+	}
+	if pr.Policy != "" && (!plainWord(pr.Policy) || pr.Deny == nil && pr.Front == nil) {
+		return fmt.Errorf("probes.policy: %q is no word, or nobody could name it", pr.Policy)
 	}
 	if pr.Front != nil && (!plainWord(pr.Front.Path) || pr.Front.Path[0] != '/') {
 		return fmt.Errorf("probes.front: path %q", pr.Front.Path)

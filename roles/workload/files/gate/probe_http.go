@@ -64,8 +64,12 @@ func (a answer) word(name string) string {
 	return strconv.Itoa(a.status)
 }
 
+func connect(ctx context.Context, t *ProxyTarget, bound time.Duration) (answer, error) {
+	return ask(ctx, t.Proxy, fmt.Sprintf("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", t.Target, t.Target), bound)
+}
+
 func connectWord(ctx context.Context, t *ProxyTarget, bound time.Duration) string {
-	a, err := ask(ctx, t.Proxy, fmt.Sprintf("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", t.Target, t.Target), bound)
+	a, err := connect(ctx, t, bound)
 	if err != nil {
 		return errorWord(err)
 	}
@@ -103,12 +107,42 @@ func probeDeny(ctx context.Context, in *inside) Check {
 	return c
 }
 
-func frontWord(ctx context.Context, f *FrontTarget, token string) string {
+// probePolicy asks whoever names the policy by which it decides: the proxy with a refusal, else the front's control.
+func probePolicy(ctx context.Context, in *inside) Check {
+	var a answer
+	var err error
+	if t := in.plan.Probes.Deny; t != nil {
+		a, err = connect(ctx, t, answerBound)
+	} else {
+		a, err = control(ctx, in.plan.Probes.Front, in.token)
+	}
+	c := Check{ID: "policy-current", Verdict: inconclusive, Reason: "nobody names a policy"}
+	if err != nil {
+		c.Got = errorWord(err)
+		return c
+	}
+	c.Got = strings.ReplaceAll(oneLine(a.header.Get("X-Asf-Policy"), 80), " ", "_")
+	switch {
+	case c.Got == in.plan.Probes.Policy:
+		c.Verdict, c.Reason = pass, ""
+	case c.Got != "":
+		c.Verdict, c.Reason = fail, "Caddy decides by another policy"
+	default:
+		c.Got = "none"
+	}
+	return c
+}
+
+func control(ctx context.Context, f *FrontTarget, token string) (answer, error) {
 	head := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: front\r\nConnection: close\r\n", f.Path)
 	if token != "" {
 		head += "Authorization: Bearer " + token + "\r\n"
 	}
-	a, err := ask(ctx, f.Addr, head+"\r\n", answerBound)
+	return ask(ctx, f.Addr, head+"\r\n", answerBound)
+}
+
+func frontWord(ctx context.Context, f *FrontTarget, token string) string {
+	a, err := control(ctx, f, token)
 	if err != nil {
 		return errorWord(err)
 	}

@@ -30,6 +30,7 @@ func networkProbes(in *inside) []probe {
 		{pr.TLS != nil && pr.TLS.Allow != "", probe{[]string{"tls-allow"}, allowBound, func(ctx context.Context, in *inside) []Check {
 			return []Check{probeTLSAllow(ctx, in)}
 		}}},
+		{pr.Policy != "", one("policy-current", probePolicy)},
 		{pr.Front != nil, one("front-control", probeFront)},
 		{pr.Front != nil, one("front-refuses", probeFrontRefuses)},
 	} {

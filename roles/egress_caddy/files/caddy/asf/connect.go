@@ -42,11 +42,14 @@ type Connect struct {
 	DialTimeout  caddy.Duration `json:"dial_timeout,omitempty"`
 	HelloTimeout caddy.Duration `json:"hello_timeout,omitempty"`
 
-	policy *policy
-	lookup lookupFunc
-	slots  chan struct{}
-	group  *group
-	forget func()
+	// PolicyID is told with every refusal, so that it can be seen which policy decides.
+	PolicyID string `json:"policy_id,omitempty"`
+
+	policy  *policy
+	lookup  lookupFunc
+	tunnels *tunnels
+	slots   chan struct{}
+	group   *group
 }
 
 // CaddyModule implements caddy.Module.
@@ -77,21 +80,19 @@ func (c *Connect) Provision(caddy.Context) error {
 	if c.MaxTunnels <= 0 {
 		c.MaxTunnels = 64
 	}
-	c.slots = make(chan struct{}, c.MaxTunnels)
 	fallback(&c.IdleTimeout, 5*time.Minute)
 	fallback(&c.DNSTimeout, 5*time.Second)
 	fallback(&c.DialTimeout, 10*time.Second)
 	fallback(&c.HelloTimeout, 10*time.Second)
-	c.group = newGroup()
-	c.forget = register(c.group)
+	c.join()
 	return nil
 }
 
-// Cleanup cuts what is still open: at close, and when a reload replaces this configuration (case P15).
+// Cleanup cuts what is still open: at close all of it, when a reload replaces this configuration what the new one does
+// not allow (case P15).
 func (c *Connect) Cleanup() error {
-	if c.group != nil {
-		c.group.stop(stopPatience)
-		c.forget()
+	if c.tunnels != nil {
+		c.part()
 	}
 	return nil
 }
@@ -116,7 +117,7 @@ func (c *Connect) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.
 		return c.pass(q.Context(), target, &connectClient{w: w, raw: raw, patience: time.Duration(c.HelloTimeout)}, d)
 	})
 	if no != nil {
-		return answerRefusal(w, raw, no.bytes(d.host, d.port))
+		return answerRefusal(w, raw, no.bytes(d.host, d.port, c.PolicyID))
 	}
 	return nil
 }

@@ -642,7 +642,7 @@ func (l *l1) cutBy(end func(*l1) error, conns ...net.Conn) {
 	if d := time.Since(start); d > time.Second {
 		l.t.Errorf("took %v", d)
 	}
-	for _, got := range l.wait(2) {
+	for _, got := range l.wait(len(conns)) {
 		if got.Reason != reasonClosed || got.Decision != "allow" {
 			l.t.Errorf("%+v", got)
 		}

@@ -21,6 +21,7 @@ type group struct {
 	live    map[io.Closer]struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
+	after   func() // once nothing runs
 }
 
 func newGroup() *group {
@@ -46,6 +47,20 @@ func (g *group) leave() {
 	if g.stopped && g.running == 0 {
 		close(g.idle)
 	}
+	if g.after != nil && g.running == 0 {
+		go g.after() // it may take locks whose holder waits for this one
+	}
+}
+
+// whenIdle calls f as soon as nothing runs.
+func (g *group) whenIdle(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.running == 0 {
+		go f()
+		return
+	}
+	g.after = f
 }
 
 // hold registers connections that stop must close; false means that it is too late, and the caller closes them.

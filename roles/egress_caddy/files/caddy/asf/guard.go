@@ -81,7 +81,7 @@ func (g *Guard) overflow() []byte {
 	if isFront(g.Listener) {
 		return frontOverflow()
 	}
-	return refuse(reasonLimitConnections, "too many open connections").bytes("", "")
+	return refuse(reasonLimitConnections, "too many open connections").bytes("", "", "")
 }
 
 func (g *Guard) emit(reason, detail string, up int64, start time.Time) {

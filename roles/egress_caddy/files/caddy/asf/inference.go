@@ -52,6 +52,8 @@ type Inference struct {
 	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
 	// ControlPath answers GET with 204 when the token is right, and is never passed on. Default /asf/control.
 	ControlPath string `json:"control_path,omitempty"`
+	// PolicyID is told by the control resource, so that it can be seen which policy decides.
+	PolicyID string `json:"policy_id,omitempty"`
 	// ResponseTimeout is how long the broker may take before it answers. Default 10m.
 	ResponseTimeout caddy.Duration `json:"response_timeout,omitempty"`
 
@@ -146,10 +148,10 @@ func (i *Inference) newTransport() *http.Transport {
 	}
 }
 
-// Cleanup forgets the handler. Answers in flight may end by themselves after a reload; Shutdown cuts them.
+// Cleanup lets answers in flight end by themselves after a reload, and then forgets the handler; Shutdown cuts them.
 func (i *Inference) Cleanup() error {
 	if i.group != nil {
-		i.forget()
+		i.group.whenIdle(i.forget)
 	}
 	return nil
 }
@@ -200,6 +202,9 @@ func (i *Inference) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhtt
 	if i.isControl(q) {
 		w.Header().Del("Server")
 		w.Header().Set("X-Asf-Front", "ok")
+		if i.PolicyID != "" {
+			w.Header().Set("X-Asf-Policy", i.PolicyID)
+		}
 		e.status, e.reason, e.detail = http.StatusNoContent, reasonOK, "control"
 		w.WriteHeader(e.status)
 		return nil

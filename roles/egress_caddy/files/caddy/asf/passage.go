@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"time"
 )
@@ -65,7 +66,7 @@ func (c *Connect) pass(parent context.Context, target authority, from client, d 
 		return c.reconsider(ctx, no)
 	}
 	defer func() { _ = upstream.Close() }()
-	return c.carry(from, upstream, r, d)
+	return c.carry(from, upstream, r, target, d)
 }
 
 // reconsider names the real cause when a lookup or dial failed only because its request ended.
@@ -80,33 +81,49 @@ func (c *Connect) reconsider(ctx context.Context, no *refusal) *refusal {
 }
 
 // carry takes the client's connection over, says yes and pumps.
-func (c *Connect) carry(from client, upstream net.Conn, r *rule, d *decision) *refusal {
+func (c *Connect) carry(from client, upstream net.Conn, r *rule, target authority, d *decision) *refusal {
 	conn, half, err := from.connection()
 	if err != nil {
 		return refuse(reasonInternal, "the connection could not be taken over")
 	}
 	defer func() { _ = conn.Close() }()
-	if !c.group.hold(conn, upstream) {
+	one := &tunnel{target: target, unchecked: r.anyTLS, ends: []io.Closer{conn, upstream}}
+	if c.Chain == nil {
+		one.addr = remote(upstream)
+	}
+	if !c.tunnels.hold(one) {
 		d.reason = reasonClosed
+		c.noteStop(one, d)
 		return nil
 	}
-	defer c.group.release(conn, upstream)
+	defer c.tunnels.release(one)
 	sent := from.stream(r, d)
 	if sent == nil {
-		c.noteStop(d)
+		c.noteStop(one, d)
 		return nil
 	}
 	_ = conn.SetDeadline(time.Time{})
 	f := &flow{client: conn, upstream: upstream, fromClient: sent, halfClient: half, idle: time.Duration(c.IdleTimeout)}
 	f.run()
 	d.reason, d.detail, d.up, d.down = f.reason, f.detail, f.up.Load(), f.down.Load()
-	c.noteStop(d)
+	c.noteStop(one, d)
 	return nil
 }
 
-// noteStop says "closed" of a tunnel that ended because its session did.
-func (c *Connect) noteStop(d *decision) {
-	if c.group.isStopped() {
+// noteStop says "closed" of a tunnel that ended because its session or its grant did.
+func (c *Connect) noteStop(one *tunnel, d *decision) {
+	switch {
+	case c.tunnels.isWithdrawn(one):
+		d.reason, d.detail = reasonClosed, "cut: the session's new policy does not allow it"
+	case c.group.isStopped():
 		d.reason, d.detail = reasonClosed, "cut at the session's end"
 	}
+}
+
+// remote is the address that was dialled.
+func remote(conn net.Conn) netip.Addr {
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
 }

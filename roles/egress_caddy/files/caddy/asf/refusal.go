@@ -122,7 +122,7 @@ type refusalBody struct {
 
 // bytes renders the whole response. The reason is also the reason phrase: many clients show only the status line of
 // a refused CONNECT. The framing is written out by hand because a refused connection is never used again.
-func (r *refusal) bytes(host, port string) []byte {
+func (r *refusal) bytes(host, port, policyID string) []byte {
 	body, err := json.Marshal(refusalBody{r.reason, printable(r.detail), printable(host), printable(port), r.key, r.remedy})
 	if err != nil { // strings always marshal; kept so that no error is dropped
 		body = []byte(`{"error":"` + reasonInternal + `"}`)
@@ -130,6 +130,9 @@ func (r *refusal) bytes(host, port string) []byte {
 	status := r.status()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nX-Asf-Proxy: %s\r\n", status, r.reason, r.reason)
+	if policyID != "" {
+		fmt.Fprintf(&b, "X-Asf-Policy: %s\r\n", printable(policyID))
+	}
 	if r.key != "" {
 		fmt.Fprintf(&b, "X-Asf-Key: %s\r\n", printable(r.key))
 	}

@@ -43,7 +43,7 @@ func (f *Refuse) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.H
 	d := &decision{session: f.Session, listener: f.Listener, method: q.Method, host: describeTarget(q.RequestURI), start: time.Now()}
 	d.refuse(no)
 	d.emit()
-	return answerRefusal(w, raw, no.bytes(d.host, ""))
+	return answerRefusal(w, raw, no.bytes(d.host, "", ""))
 }
 
 func (f *Refuse) reason(q *http.Request) string {

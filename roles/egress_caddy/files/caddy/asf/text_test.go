@@ -51,7 +51,7 @@ func TestDescribeTarget(t *testing.T) {
 func TestRefusalShape(t *testing.T) {
 	for reason, status := range proxyStatus {
 		no := refuse(reason, "what\r\nX-Evil: 1").at("network.allow_domains[0]\r\nX-Evil: 1", "do this")
-		head, body, ok := strings.Cut(string(no.bytes("h\r\n\x1b", "443")), "\r\n\r\n")
+		head, body, ok := strings.Cut(string(no.bytes("h\r\n\x1b", "443", "")), "\r\n\r\n")
 		if !ok || strings.Contains(head, "\nX-Evil") || !strings.HasPrefix(head, "HTTP/1.1 ") {
 			t.Errorf("%s: %q", reason, head)
 		}

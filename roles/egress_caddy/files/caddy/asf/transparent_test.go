@@ -333,10 +333,12 @@ func TestTransparentCut(t *testing.T) {
 			if err := tls.Client(c, x.pool).Handshake(); err != nil {
 				t.Fatal(err)
 			}
-			x.cutBy(func(*l1) error { return end(x) }, c, waiting)
-			if name == "reload" {
-				x.newPolicyHolds()
+			if name != "reload" {
+				x.cutBy(func(*l1) error { return end(x) }, c, waiting)
+				return
 			}
+			x.cutBy(func(*l1) error { return end(x) }, c) // who has not said a name is asked for it by the new policy
+			x.newPolicyHolds()
 		})
 	}
 }
