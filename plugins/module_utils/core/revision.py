@@ -53,7 +53,8 @@ def _without_names(containers: List[Json]) -> List[Json]:
 
 def carried(old: Json, new: Json) -> Json:
     """The plan that is asked for now, with what was built for the old one wherever that is the same."""
-    out = {**new, "revision": old["revision"], **{k: old[k] for k in ("previous", "origin") if k in old}}
+    chain: Json = {key: old[key] for key in ("previous", "origin") if key in old}
+    out: Json = {**new, "revision": old["revision"], **chain}
     if _without_names(new["containers"]) == _without_names(old["containers"]):
         out["containers"] = old["containers"]
         out["network"] = {**new["network"], "hosts": old["network"]["hosts"]}

@@ -331,8 +331,8 @@ def _adapter(named: Sequence[str]) -> str:
     return next(name[len("agent-") :] for name in named if name.startswith("agent-"))
 
 
-def _live(podman: Podman, plan: Json, record: Json, check_mode: bool) -> Tuple[PlanDocument, List[str], str]:
-    """The live session's plan, revised where its policy was edited; what was done, and its policy before.
+def _live(podman: Podman, plan: Json, record: Json, check_mode: bool) -> Tuple[PlanDocument, List[str], str, List[Any]]:
+    """The live session's plan, revised where its policy was edited; what was done, its policy before, and warnings.
 
     Raises PlanError naming the keys that differ beyond policy.
     """
@@ -340,14 +340,16 @@ def _live(podman: Podman, plan: Json, record: Json, check_mode: bool) -> Tuple[P
     before = revision.policy_text(old.plan)
     if revision.same(old.plan, plan):
         if check_mode or not record.get("revising"):
-            return old, [], before
+            return old, [], before, []
         wanted = old.plan  # a revision that was interrupted is done again
     else:
         wanted = revision.revised(old.plan, plan, old.session)
+    wider: List[Any] = statevolumes.widened(wanted)
     if check_mode:
-        return plandoc.write_checked(wanted), [f"would change the policy of {old.session}"], before
+        return plandoc.write_checked(wanted), [f"would change the policy of {old.session}"], before, wider
     doc = revising.apply(podman, old, wanted)
-    return doc, [f"changed the policy of {old.session} (revision {doc.plan['revision']}, {doc.digest[:12]})"], before
+    done = f"changed the policy of {old.session} (revision {doc.plan['revision']}, {doc.digest[:12]})"
+    return doc, [done], before, wider
 
 
 def _missing_volumes(podman: Podman, plan: Json) -> List[Json]:
@@ -386,10 +388,11 @@ def plan_session(podman: Podman, inputs: Inputs, check_mode: bool = False) -> Re
         view = row.get("state")
         record = state.read(session) or {}
         if view == "live" and record.get("plan"):
-            doc, done, before = _live(podman, plan, record, check_mode)
-            warnings += statevolumes.widened(doc.plan) if done and check_mode else []
+            doc, done, before, wider = _live(podman, plan, record, check_mode)
             actions = [f"{session} is open", *done]
-            return Result(doc, True, bool(done), named, [], warnings, actions, record.get("evidence"), before=before)
+            return Result(
+                doc, True, bool(done), named, [], [*warnings, *wider], actions, record.get("evidence"), before=before
+            )
         if view in ("opening", "closing"):
             raise EngineError(
                 f"session {session} is {view} by process {state.holder(record)}",
