@@ -187,8 +187,11 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/unit/test_plandoc.py::test_a_plan_that_was_changed_is_refused",
             "tests/unit/test_bringup.py::test_containers_of_another_plan_are_no_session",
             "tests/e2e/test_lifecycle.py::test_S5_open_again_changes_nothing_and_an_edited_manifest_is_refused",
+            "tests/unit/test_revision.py::test_another_list_is_the_next_revision_and_chained_to_the_last",
+            "tests/unit/test_revision.py::test_grants_are_refused_and_so_is_every_part_that_is_no_policy",
+            "tests/e2e/test_revision.py::test_a_caddy_with_another_policy_than_the_plans_is_noticed",
         ),
-        ("Revisions of a live session's plan are not built: an edited manifest needs close and open.",),
+        ("Of a live session only the policy may change; a gateway's rules and everything else need close and open.",),
     ),
     8: Invariant(
         "Fail closed, and say why",

@@ -256,10 +256,10 @@ def test_S5_open_again_changes_nothing_and_an_edited_manifest_is_refused(session
     for playbook, more in (("status.yml", []), ("verify.yml", []), ("open.yml", ["--check", "--detach"])):
         done = opened.play(playbook, *more)
         assert done.rc == 0 and done.json["changed"] is False, (playbook, done)
-    session.home.agent(plain, {**PLAIN, "network": {"allow_domains": [DOCS, "more.example.com"]}})
+    session.home.agent(plain, {**PLAIN, "env": {"MORE": "x"}})
     refused, _ = session.attempt(plain, name=opened.name)
     error = refused.json["error"]
-    assert refused.rc != 0 and "network.allow_domains" in error["message"], refused
+    assert refused.rc != 0 and "env.MORE" in error["message"], refused
     assert "close it and open it again" in error["remedy"]
     assert ids(opened.id) == before and {role: opened.pid(role) for role in pids} == pids
     assert rows(session.home)[opened.id]["state"] == "live"

@@ -78,7 +78,7 @@ func addressRefusal(r *rule, bad []*barred) *refusal {
 	for _, b := range bad {
 		if !b.hard {
 			return no.at(r.key+".private", "if this name is meant to resolve there, list the CIDR as private in the map "+
-				"form of "+r.key+", then close and open the session")
+				"form of "+r.key+", then open the session again, also while it lives")
 		}
 	}
 	return no.at("", "the address belongs to the host or to the sandbox itself: no manifest key opens it")

@@ -93,11 +93,11 @@ func (p *policy) judge(a authority) (*rule, *refusal) {
 	r := p.rules[a.name]
 	if r == nil {
 		return nil, refuse(reasonDeniedName, "not-declared").at(p.key,
-			fmt.Sprintf("add %q to %s in the manifest, then close and open the session", a.name, p.key))
+			fmt.Sprintf("add %q to %s in the manifest, then open the session again, also while it lives", a.name, p.key))
 	}
 	if !r.ports[a.port] {
 		return nil, refuse(reasonDeniedPort, "not-declared").at(r.key+".ports",
-			fmt.Sprintf("declare port %d in the map form of %s, then close and open the session", a.port, r.key))
+			fmt.Sprintf("declare port %d in the map form of %s, then open the session again, also while it lives", a.port, r.key))
 	}
 	return r, nil
 }

@@ -199,7 +199,7 @@ func (*helloClient) objection(r *rule) *refusal {
 		return nil
 	}
 	return refuse(reasonDeniedSNI, "a name with tls any is served by CONNECT alone").at(r.key+".tls",
-		"let the client use the proxy, or declare tls required for this name, then close and open the session")
+		"let the client use the proxy, or declare tls required for this name, then open the session again, also while it lives")
 }
 
 func (k *helloClient) connection() (net.Conn, func() error, error) {
