@@ -136,10 +136,12 @@ places, and writes `build/bench-front.json`. On 2 cores (x86-64, shared), Linux 
 |---|---|
 | added to a request of 100 kB, one connection, median | 0.1 to 0.2 ms |
 | added to the first byte of a stream, median | below 0.05 ms |
-| loss of throughput, answers of 100 kB, 1, 16 and 64 connections | none: 10 to 20 % more than the bare proxy |
+| loss of throughput, answers of 100 kB, one connection, three runs (quartiles: 8 to 14 % apart) | -13, +2, +2 % |
+| the same, 16 and 64 connections: the front passes more than the bare proxy | -8 to -25 % |
 | reading a body, per MB: an agent's conversation, Base64, other scripts | 0.4 to 1.4 ms |
 | reading a body of nothing but small tokens, per MB: by kind | 3 to 8 ms |
-| for scale: LiteLLM with the embedded model, front included: small, 100 kB, first byte of a stream | 18, 20, 15 ms |
+| LiteLLM with the embedded model, front included: small request | 14 to 18 ms |
+| the same: 100 kB; the first byte of a stream | 16 to 20 ms; 13 to 15 ms |
 
 ## Bodies
 
