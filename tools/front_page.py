@@ -104,8 +104,9 @@ _CLIENTS = """
 ## Clients
 
 Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, the SDKs anthropic 2.14.0 and openai 3.57.0, langgraph 1.2.24
-(Chat Completions and Responses) and smolagents 1.26.0. Codex offers the provider's web search by itself: without the
-grant its `config.toml` needs `web_search = "disabled"`.
+and crewai 1.15.30 (both with Chat Completions and Responses) and smolagents 1.26.0. Codex offers the provider's web
+search by itself: without the grant its `config.toml` needs `web_search = "disabled"`. The Python frameworks need no
+grant.
 
 ## What clients see
 
