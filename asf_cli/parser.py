@@ -149,7 +149,7 @@ def playbook() -> argparse.ArgumentParser:
     parser.add_argument(
         "playbook",
         metavar="PLAYBOOK.yml",
-        help="open.yml, verify.yml, status.yml, close.yml, reset.yml, build.yml, setup.yml, or a path with a slash",
+        help="open.yml, verify.yml, status.yml, close.yml, rotate.yml, reset.yml, build.yml, setup.yml, or a path",
     )
     parser.add_argument(
         "-e",

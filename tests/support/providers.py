@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -121,6 +122,7 @@ class ProviderHandler(BaseHTTPRequestHandler):
     def _infer(self, body: Json, whole: Callable[..., Json], stream: Callable[..., Any]) -> None:
         turn, number = self.server.scripts.choose(_assistant_turns(body), _offered(body))
         self._record(body, "tool" if "tool" in turn else "text")
+        time.sleep(float(turn.get("delay", 0)))
         model = str(body.get("model", "model"))
         if body.get("stream"):
             return send_events(self, stream(model, turn, number))

@@ -64,6 +64,7 @@ def test_what_a_close_leaves_is_whole(env: Env) -> None:
     assert {path.name for path in found.folder.iterdir()} == {*evidence.FILES, evidence.CHAIN} - {
         "requests.jsonl",
         "revisions.jsonl",
+        "rotations.jsonl",
         "routed.json",
         "supervisor.jsonl",
         "usage.json",

@@ -19,6 +19,7 @@ from .decisions import weight
 FILES = (
     "plan.json",
     "revisions.jsonl",
+    "rotations.jsonl",
     "verification.json",
     "decisions.jsonl",
     "supervisor.jsonl",

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Give a live session's broker another provider key: a second broker takes the first one's place on the cable.
+
+The second one boots beside the first, on a cable whose other end is parked in its own network namespace. Then the old
+cable is unplugged and the parked end moved into Caddy's namespace, under the planned name and addresses; in between the
+front tells clients to wait. What is done can be done again: whoever was killed in the middle is finished by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import time
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from ..core import decisions, revision
+from ..core.errors import EngineError
+from ..core.policy import BROKER_PORT
+from ..core.roles import BROKER, CADDY
+from . import bringup, logs, netns, observe, plandoc, procs, state
+from .plandoc import PlanDocument
+from .podman import Podman
+
+Json = Dict[str, Any]
+
+#: Seconds that requests in flight get before the old broker's cable is unplugged.
+PATIENCE = 30.0
+_PARKED = "parked0"
+_OLD = "-old"
+_ESTABLISHED = "01"
+
+
+def rotate(podman: Podman, session: str, read_key: Callable[[Json, Json], str], patience: float = PATIENCE) -> Json:
+    """Returns ``{changed, actions, cut}``; ``cut`` is how many connections were still open. Raises EngineError.
+
+    ``read_key`` gives a secret's value for the plan and the secret's entry in it.
+    """
+    doc = _brokered(session)
+    with state.lock(session):
+        name = doc.names()[BROKER]
+        value = _value(doc, read_key)  # before anything is changed
+        _aside(podman, doc, name)
+        try:
+            _new_secret(podman, doc, value)
+            row = _second(podman, doc, name)
+            bringup.wait_broker(podman, doc, {BROKER: row})
+        except BaseException:
+            _back(podman, doc, name)
+            raise
+        cut = _drained(doc, patience)
+        _keep(podman, doc, cut)
+        _switch(doc, row)
+        podman.run(["rm", "--force", "--ignore", "--time", "2", name + _OLD])
+        _note(doc, row)
+    return {"changed": True, "actions": [f"the broker of {session} has the key of now"], "cut": cut}
+
+
+def _brokered(session: str) -> PlanDocument:
+    """The live session's plan. Raises EngineError for one that has no provider key to rotate."""
+    record = state.read(session)
+    if record is None or record.get("state") != "live" or not record.get("plan"):
+        raise EngineError(
+            f"session {session} is not open",
+            key="session",
+            code="not-open",
+            remedy="asf-play ls lists what is open; a session that is opened later reads the key by itself",
+        )
+    doc = plandoc.read(record["plan"])
+    if not any(entry["part"] == "provider" for entry in doc.plan["secrets"]):
+        raise EngineError(
+            f"session {session} holds no provider key",
+            key="llm",
+            code="no-key",
+            remedy="nothing is to be rotated: it has no broker, an embedded model, or a provider without a key",
+        )
+    return doc
+
+
+def _provider(doc: PlanDocument) -> Json:
+    found: Json = next(one for one in doc.plan["secrets"] if one["part"] == "provider")
+    return found
+
+
+def _value(doc: PlanDocument, read_key: Callable[[Json, Json], str]) -> str:
+    return read_key(doc.plan, _provider(doc))
+
+
+def _aside(podman: Podman, doc: PlanDocument, name: str) -> None:
+    """The working broker makes room for the planned name; what an interrupted rotation left there goes."""
+    there = podman.run(["inspect", "--type", "container", "--format", "{{.Id}}", name], check=False).stdout.strip()
+    if there and there == (bringup.chosen(doc).get(BROKER) or {}).get("id"):
+        podman.run(["rm", "--force", "--ignore", "--time", "2", name + _OLD])
+        podman.run(["rename", name, name + _OLD])
+    elif there:
+        podman.run(["rm", "--force", "--ignore", "--time", "2", name])
+
+
+def _back(podman: Podman, doc: PlanDocument, name: str) -> None:
+    """The second broker did not come up: the first one works on under its own name."""
+    podman.run(["rm", "--force", "--ignore", "--time", "2", name], check=False)
+    podman.run(["rename", name + _OLD, name], check=False)
+
+
+def _new_secret(podman: Podman, doc: PlanDocument, value: str) -> None:
+    """In place of the old one, which running containers do not need: the engine has copied it into them."""
+    entry = _provider(doc)
+    podman.run(["secret", "rm", entry["name"]], check=False)
+    labels = [f"--label=asf.session={doc.session}", f"--label=asf.owner={doc.plan['owner']['uid']}"]
+    podman.run(["secret", "create", *labels, entry["name"], "-"], input=value.encode())
+
+
+def _second(podman: Podman, doc: PlanDocument, name: str) -> Json:
+    """The second broker, running; its first process as the record has it."""
+    container = next(c for c in doc.plan["containers"] if c["role"] == BROKER)
+    args = [f"--name={name}" if word == f"--name={container['name']}" else word for word in container["args"]]
+    podman.run([args[0], f"--label=asf.plan={revision.origin(doc.plan, doc.digest)}", *args[1:]], timeout=180)
+    podman.run(["init", name], timeout=60)
+    got = observe.inspect(podman, {BROKER: name})[BROKER]
+    start = procs.start_time(got["pid"])
+    if start is None:
+        raise EngineError(f"{name} died right after init", remedy="see its last words in podman logs")
+    netns.commands([(got["pid"], ["ip", "-batch", "-"], _parked(_cable(doc)))])
+    podman.run(["start", name], timeout=60)
+    return {
+        "id": got["id"],
+        "name": name,
+        "pid": got["pid"],
+        "start": start,
+        "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
+    }
+
+
+def _cable(doc: PlanDocument) -> Json:
+    found: Json = next(c for c in doc.plan["wiring"]["cables"] if c["near"]["role"] == BROKER)
+    return found
+
+
+def _parked(cable: Json) -> str:
+    near, far, mtu = cable["near"], cable["far"], cable["mtu"]
+    return (
+        f"link add {near['interface']} mtu {mtu} address {near['mac']} arp off type veth "
+        f"peer name {_PARKED} mtu {mtu} address {far['mac']} arp off\n"
+        f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}\n"
+        f"link set {near['interface']} up\n"
+        "link set lo up\n"
+        f"neigh replace {far['ip']} lladdr {far['mac']} nud permanent dev {near['interface']}\n"
+    )
+
+
+def _switch(doc: PlanDocument, row: Json) -> None:
+    """Unplug the old cable, which ends the old broker, and plug the parked end in. Raises EngineError."""
+    cable, caddy = _cable(doc), int(bringup.chosen(doc)[CADDY]["pid"])
+    near, far = cable["near"], cable["far"]
+    there = netns.commands([(caddy, ["ip", "-j", "link", "show"], None)])[0]
+    gone = f"link del {far['interface']}\n" if far["interface"] in [one["ifname"] for one in json.loads(there)] else ""
+    plug = (
+        f"addr add {far['ip']}/32 peer {near['ip']} dev {far['interface']}\n"
+        f"link set {far['interface']} up\n"
+        f"neigh replace {near['ip']} lladdr {near['mac']} nud permanent dev {far['interface']}\n"
+    )
+    batch = [(caddy, ["ip", "-batch", "-"], gone)] if gone else []
+    batch.append((row["pid"], ["ip", "-batch", "-"], f"link set {_PARKED} netns {caddy} name {far['interface']}\n"))
+    netns.commands([*batch, (caddy, ["ip", "-batch", "-"], plug)])
+
+
+def _drained(doc: PlanDocument, patience: float) -> int:
+    """Wait for a moment without a request at the old broker; how many there still were when time was up."""
+    old = bringup.chosen(doc).get(BROKER) or {}
+    if procs.start_time(int(old.get("pid", 0))) != old.get("start"):
+        return 0
+    ip, end = ipaddress.IPv4Address(_cable(doc)["near"]["ip"]), time.monotonic() + patience
+    address = f"{int.from_bytes(ip.packed, 'little'):08X}:{BROKER_PORT:04X}"  # as proc_pid_net(5) writes it
+    running: int = netns.in_net(int(old["pid"]), lambda: _busy(address, end), patience + 5)
+    return running
+
+
+def _busy(address: str, end: float) -> int:
+    """Runs in the broker's network namespace: connections of the front; it keeps one that is idle for two seconds."""
+    while True:
+        with open("/proc/net/tcp", encoding="ascii") as handle:
+            rows = [line.split() for line in handle.read().splitlines()[1:]]
+        found = sum(row[3] == _ESTABLISHED and row[1] == address for row in rows)
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
+def _keep(podman: Podman, doc: PlanDocument, cut: int) -> None:
+    """What the old broker said of its requests, and what was cut, into the evidence: its log goes with it."""
+    record = state.read(doc.session) or {}
+    old = bringup.chosen(doc).get(BROKER) or {}
+    path = logs.path_of(int(old.get("pid", 0)), str(old.get("id"))) if old else None
+    parsed = decisions.Parsed()
+    with contextlib.suppress(EngineError):  # it is gone: an earlier rotation, which was interrupted, has kept its words
+        parsed = decisions.parse(logs.lines(podman, str(old.get("id")), path or ""))
+    evidence = state.evidence_of(record)
+    told: Json = {"at": state.now(), "what": "provider key rotated", "connections_cut": cut}
+    told["usage"] = decisions.usage([], parsed.usage)["models"]
+    evidence.write_lines("rotations.jsonl", [*evidence.read_lines("rotations.jsonl"), told])
+
+
+def _note(doc: PlanDocument, row: Mapping[str, Any]) -> None:
+    record: Optional[Json] = state.read(doc.session)
+    if record is not None:
+        state.write({**record, "containers": {**record["containers"], BROKER: dict(row)}})
