@@ -42,7 +42,7 @@ test-front:     ## the inference front: Go tests, fuzzing, race detector, then t
 	@$(operator) pytest -q tests/go/test_caddy.py tests/go/test_front.py
 	@$(operator) sh -c 'cd roles/egress_caddy/files/caddy && GOTOOLCHAIN=local GOPROXY=off GOFLAGS="-buildvcs=false -mod=readonly" go test ./asf -run "^$$" -fuzz FuzzReadHello -fuzztime 100000x'
 	@$(operator) python3 tools/build_all.py demo
-	@./tools/testnet pytest -q tests/e2e/test_broker.py
+	@./tools/testnet pytest -q tests/e2e/test_broker.py tests/e2e/test_revision.py tests/e2e/test_rotation.py
 
 bench-modes:    ## open in each network mode against the bare commands; adds to build/bench.json
 	@echo 'make bench-modes: set-up, images, then interleaved measurements in a closed network'
