@@ -7,6 +7,7 @@ nobody knows how far it came, and the next ``open`` does all of it again; ``appl
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,8 +18,8 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ..core import revision
 from ..core.errors import EngineError
-from ..core.roles import CADDY
-from . import bringup, logs, plandoc, state, statevolumes, wiring
+from ..core.roles import AGENT, CADDY
+from . import bringup, logs, plandoc, procs, state, statevolumes, wiring
 from .evidencefs import atomic
 from .plandoc import PlanDocument
 from .podman import Podman
@@ -34,16 +35,29 @@ def apply(podman: Podman, old: PlanDocument, plan: Json) -> PlanDocument:
     """Make the plan the session's. Raises EngineError; a policy that Caddy refuses leaves the old one in place."""
     record = state.read(old.session) or {}
     statevolumes.remember(plan)  # before the workload can send there what it keeps
+    _keep(record, old)  # the plan's file holds the next revision from here on, also after a crash
     _note(old.session, revising=APPLYING)
     doc = plandoc.write(old.path, plan)
     refused = _put(podman, doc)
     if refused:
-        _put(podman, plandoc.write(old.path, old.plan))
-        _note(old.session, revising=None)
-        raise EngineError("Caddy refused the new policy; the old one stays", found=refused, code="policy-refused")
+        raise _back(podman, old, doc, record.get("revising"), refused)
+    _keep(record, doc)
     _note(old.session, revising=APPLIED, plan_digest=doc.digest)
-    _keep(record, old, doc)
     return doc
+
+
+def _back(podman: Podman, old: PlanDocument, doc: PlanDocument, pending: Optional[str], refused: str) -> EngineError:
+    """Put the earlier plan back in force; what to say. A revision that is done again has none to go back to."""
+    if old.digest == doc.digest:
+        return EngineError(
+            "Caddy refused the policy again; it still decides by an earlier one",
+            found=refused,
+            remedy="change the manifest and open it again, or close it",
+            code="policy-refused",
+        )
+    _put(podman, plandoc.write(old.path, old.plan))
+    _note(old.session, revising=pending)
+    return EngineError("Caddy refused the new policy; the old one stays", found=refused, code="policy-refused")
 
 
 def _note(session: str, **fields: Any) -> None:
@@ -112,11 +126,12 @@ def _error(podman: Podman, container: str, path: str, digest: str) -> str:
     return "see Caddy's log"
 
 
-def _keep(record: Mapping[str, Any], old: PlanDocument, doc: PlanDocument) -> None:
-    """Every revision in the evidence, one line each, and the newest as ``plan.json``."""
+def _keep(record: Mapping[str, Any], doc: PlanDocument) -> None:
+    """Every revision in the evidence, one line each, and the newest as ``plan.json``. Can be repeated."""
     evidence = state.evidence_of(dict(record))
-    lines = evidence.read_lines("revisions.jsonl") or [_line(old)]
-    evidence.write_lines("revisions.jsonl", [*lines, _line(doc)])
+    lines = evidence.read_lines("revisions.jsonl")
+    if doc.digest not in [line.get("digest") for line in lines]:
+        evidence.write_lines("revisions.jsonl", [*lines, _line(doc)])
     evidence.write("plan.json", plandoc.for_evidence(doc))
 
 
@@ -130,9 +145,32 @@ def conclude(session: str, ok: bool, podman: Podman, doc: PlanDocument) -> str:
     record = state.read(session) or {}
     pending = record.get("revising")
     if ok and pending:
-        _note(session, revising=None)
-    if ok or pending != APPLIED:
-        return "" if pending != APPLYING else "a change of its policy was interrupted: open it again to finish that"
-    names = [name for role, name in doc.names().items() if role != "agent"]
-    podman.run(["kill", *names], check=False)
+        _keep(record, doc)
+        _note(session, revising=None, plan_digest=doc.digest)
+    if ok or not pending:
+        return ""
+    if pending == APPLYING:
+        return "a change of its policy was interrupted: open it again to finish that"
+    left = _cut(podman, doc)
+    if left:
+        return (
+            f"its new policy is not in force as planned, and {', '.join(left)} could not be stopped: close it at once"
+        )
     return "its new policy is not in force as planned, so its way out was cut: close it"
+
+
+def _cut(podman: Podman, doc: PlanDocument) -> List[str]:
+    """End every container but the agent's; the roles that live on all the same."""
+    others = {role: one for role, one in bringup.chosen(doc).items() if role != AGENT}
+    if not others:
+        return []
+    with contextlib.suppress(EngineError):  # whether they ended is read from the kernel
+        podman.run(["kill", *(doc.names()[role] for role in others)], check=False)
+    end = time.monotonic() + PATIENCE
+    while (left := [role for role, one in others.items() if _lives(one)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+def _lives(one: Mapping[str, Any]) -> bool:
+    return procs.start_time(int(one["pid"])) == one["start"]

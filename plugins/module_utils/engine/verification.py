@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from ..core import inside, lifecycle, probes
 from ..core.controls import judge_counts
-from ..core.errors import EngineError, GateError, VerifyError
+from ..core.errors import AsfError, EngineError, GateError, VerifyError
 from . import bringup, controls, gate_client, observe, procs, revising, state, statevolumes
 from .plandoc import PlanDocument
 from .podman import Podman
@@ -147,8 +147,27 @@ def _not_over(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> 
 def verify(podman: Podman, doc: PlanDocument) -> Json:
     """Verify a session that waits to be opened, or a live one again; returns the verification report.
 
-    Raises VerifyError (with ``results``) when a probe fails or is inconclusive, GateError when the gate is silent.
+    Raises VerifyError (with ``results``) when a probe fails or is inconclusive, GateError when the gate is silent. A
+    new policy of a live session that could not be verified, for whatever reason, costs it its way out.
     """
+    try:
+        return _verify(podman, doc)
+    except Exception as error:
+        # VerifyError has its verdict, and a workload that has ended reaches nothing.
+        if not isinstance(error, VerifyError) and getattr(error, "code", "") != "ended":
+            _unproved(podman, doc, error)
+        raise
+
+
+def _unproved(podman: Podman, doc: PlanDocument, error: Exception) -> None:
+    """Cut the way out of a session whose new policy nobody could look at, and say so."""
+    done = revising.conclude(doc.session, False, podman, doc)
+    if done and isinstance(error, AsfError):
+        error.remedy = f"{done}; {error.remedy}" if error.remedy else done
+
+
+def _verify(podman: Podman, doc: PlanDocument) -> Json:
+    """See ``verify``."""
     began, chosen = time.monotonic(), bringup.chosen(doc)
     record = state.read(doc.session) or {}
     live = record.get("state") == lifecycle.LIVE
