@@ -190,6 +190,7 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/unit/test_revision.py::test_another_list_is_the_next_revision_and_chained_to_the_last",
             "tests/unit/test_revision.py::test_grants_are_refused_and_so_is_every_part_that_is_no_policy",
             "tests/e2e/test_revision.py::test_a_caddy_with_another_policy_than_the_plans_is_noticed",
+            "tests/unit/test_revising.py::test_a_new_policy_that_nobody_could_look_at_loses_its_way_out",
         ),
         ("Of a live session only the policy may change; a gateway's rules and everything else need close and open.",),
     ),

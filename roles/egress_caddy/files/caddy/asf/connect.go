@@ -117,7 +117,7 @@ func (c *Connect) ServeHTTP(w http.ResponseWriter, q *http.Request, _ caddyhttp.
 		return c.pass(q.Context(), target, &connectClient{w: w, raw: raw, patience: time.Duration(c.HelloTimeout)}, d)
 	})
 	if no != nil {
-		return answerRefusal(w, raw, no.bytes(d.host, d.port, c.PolicyID))
+		return answerRefusal(w, raw, no.bytes(d.host, d.port, c.current().PolicyID))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"asf.sandbox/caddy/front"
@@ -69,6 +70,7 @@ type Inference struct {
 	transport http.RoundTripper
 	group     *group
 	forget    func()
+	replaced  atomic.Bool // by a later configuration
 }
 
 // CaddyModule implements caddy.Module.
@@ -148,8 +150,10 @@ func (i *Inference) newTransport() *http.Transport {
 	}
 }
 
-// Cleanup lets answers in flight end by themselves after a reload, and then forgets the handler; Shutdown cuts them.
+// Cleanup lets answers in flight end by themselves after a reload, and then forgets the handler; Shutdown cuts them. A
+// request whose body is still coming was not judged yet, and is not judged by what is no policy any more.
 func (i *Inference) Cleanup() error {
+	i.replaced.Store(true)
 	if i.group != nil {
 		i.group.whenIdle(i.forget)
 	}
@@ -231,6 +235,9 @@ func (i *Inference) serve(w http.ResponseWriter, q *http.Request, e *exchange) *
 	}
 	defer body.free()
 	e.up = int64(len(body.b))
+	if i.replaced.Load() {
+		return refuseFront(reasonClosed, http.StatusServiceUnavailable, "the session's policy has changed, try again")
+	}
 	facts, denied := r.Check(body.b, i.grants)
 	if denied != nil {
 		return deniedBody(denied)

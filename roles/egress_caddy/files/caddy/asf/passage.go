@@ -44,6 +44,7 @@ func (c *Connect) decide(d *decision, serve func() *refusal) *refusal {
 // pass is the one way out, whatever the client speaks: the name is judged, one of the tunnels taken, the name resolved,
 // its address checked and dialled, the bytes carried. It returns nil when the client got its tunnel, however that ended.
 func (c *Connect) pass(parent context.Context, target authority, from client, d *decision) *refusal {
+	c = c.current()
 	d.host, d.port = target.name, strconv.Itoa(int(target.port))
 	r, no := c.policy.judge(target)
 	if no != nil {

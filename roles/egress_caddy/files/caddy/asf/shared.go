@@ -5,6 +5,7 @@ package asf
 import (
 	"io"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -77,6 +78,17 @@ func (c *Connect) part() {
 	if key := c.Session + "\n" + c.Listener; listeners[key] == t {
 		delete(listeners, key)
 	}
+}
+
+// current is the handler whose list decides: after a reload also about who had come to the old one, and was slow to ask.
+func (c *Connect) current() *Connect {
+	t := c.tunnels
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.handlers); n > 0 && !slices.Contains(t.handlers, c) {
+		return t.handlers[n-1]
+	}
+	return c
 }
 
 func (t *tunnels) prune() {

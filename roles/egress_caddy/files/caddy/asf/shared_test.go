@@ -4,6 +4,8 @@ package asf
 
 import (
 	"crypto/tls"
+	"fmt"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -152,4 +154,45 @@ func TestReloadUnderLoad(t *testing.T) {
 			t.Fatalf("%d tunnels, %d handlers, %d slots are left", open, handlers, len(shared.slots))
 		}
 	}
+}
+
+// TestWhoWasSlowToAskIsJudgedByTheNewList: nothing is looked up or dialled for a name that is withdrawn.
+func TestWhoWasSlowToAskIsJudgedByTheNewList(t *testing.T) {
+	l := startL1(t, nil, nil, nil, nil)
+	listenersMu.Lock()
+	old := listeners["claude.main\nL1"].handlers[0]
+	listenersMu.Unlock()
+	if old.current() != old {
+		t.Fatal("another list decides")
+	}
+	l.revised(nil, nil)
+	if no := old.pass(t.Context(), authority{name: "docs.example.com", port: l.port}, nil, &decision{}); no == nil || no.reason != reasonDeniedName {
+		t.Errorf("%+v", no)
+	}
+	if old.current().PolicyID != "second" {
+		t.Error("the old list is named")
+	}
+}
+
+// TestABodyThatComesAfterTheChangeIsNotJudgedByTheOldPolicy: the front of before answers what it had let in, no more.
+func TestABodyThatComesAfterTheChangeIsNotJudgedByTheOldPolicy(t *testing.T) {
+	f := startFront(t, protocolAnthropic, m{"models": []string{"claude-x"}})
+	body := `{"model":"claude-x","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`
+	if r := f.ask("POST /v1/messages", body); r.code != 200 || len(f.got()) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	c := f.dial()
+	_, _ = fmt.Fprintf(c, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
+		"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n", testToken, len(body))
+	_ = c.SetReadDeadline(time.Now().Add(60 * time.Second))
+	leave := make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n"))
+	if _, err := io.ReadFull(c, leave); err != nil {
+		t.Fatal(err)
+	}
+	f.handler["models"] = []string{"other"}
+	if err := loadConfig(caddyConfig(f.log, serverConfig(f.addr, "L2", f.handler, nil))); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(c, body)
+	f.refusedAs("late", readReply(t, c), 503, reasonClosed)
 }
