@@ -173,4 +173,4 @@ def _cut(podman: Podman, doc: PlanDocument) -> List[str]:
 
 
 def _lives(one: Mapping[str, Any]) -> bool:
-    return procs.start_time(int(one["pid"])) == one["start"]
+    return procs.start_time(int(one["pid"])) == int(one["start"])
