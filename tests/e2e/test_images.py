@@ -73,7 +73,7 @@ class Shop:
     def recipe(self, step: str, after: str = "") -> None:
         """Change what agent-generic is made of; ``after``: a step behind the last one."""
         text = RECIPE.replace("@STEP@", step).replace("@AFTER@", f"; {after}" if after else "")
-        (self.repo / "roles/image/files/agent-generic/Containerfile").write_text(text)
+        (self.repo / core.SOURCES["agent-generic"] / "Containerfile").write_text(text)
 
     def host(self, **more):
         host = images.workshop(images.Options.of(self.repo, {}, {}), PINS, env=self.env, **more)

@@ -349,15 +349,19 @@ def test_the_log_and_the_error_show_no_password(tmp_path):
 # --- shipped locks ---
 
 
+def _locks(name):
+    return [*FILES.rglob(name), *(ROOT / "agents").rglob(name)]
+
+
 def _locked(folder, name):
-    text = (FILES / folder / "requirements.txt").read_text()
+    text = (ROOT / core.SOURCES[folder] / "requirements.txt").read_text()
     return re.search(rf"(?m)^{re.escape(name)}==(\S+)", text).group(1)
 
 
 def test_pins_and_locks_agree():
     assert _locked("litellm", "litellm") == PINS["litellm"] and _locked("agent-generic", "openai") == PINS["openai"]
-    package = json.loads((FILES / "agent-claude/package.json").read_text())
-    lock = json.loads((FILES / "agent-claude/package-lock.json").read_text())["packages"]
+    package = json.loads((ROOT / "agents/claude/image/package.json").read_text())
+    lock = json.loads((ROOT / "agents/claude/image/package-lock.json").read_text())["packages"]
     name = "@anthropic-ai/claude-code"
     assert package["dependencies"][name] == lock[f"node_modules/{name}"]["version"] == PINS["claude"]
 
@@ -368,13 +372,13 @@ def test_no_poisoned_or_old_litellm():
 
 
 def test_locks_hold_hashes_and_no_hosts():
-    for path in (*FILES.rglob("requirements.txt"), *FILES.rglob("package-lock.json")):
+    for path in (*_locks("requirements.txt"), *_locks("package-lock.json")):
         text = re.sub(r"(?m)^#.*", "", path.read_text())
         assert "://" not in text and '"resolved"' not in text and "index-url" not in text, path
-    for path in FILES.rglob("requirements.txt"):
+    for path in _locks("requirements.txt"):
         entries = re.split(r"(?m)^(?=[A-Za-z0-9])", path.read_text())[1:]
         assert entries and all("--hash=sha256:" in entry for entry in entries), path
-    packages = json.loads((FILES / "agent-claude/package-lock.json").read_text())["packages"]
+    packages = json.loads((ROOT / "agents/claude/image/package-lock.json").read_text())["packages"]
     assert all(entry["integrity"].startswith("sha512-") for key, entry in packages.items() if key)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .adapters import FOLDERS
 from .errors import PlanError
 from .roles import BROKER, CADDY, GATEWAY
 
@@ -97,10 +98,8 @@ SPECS: dict[str, Spec] = {
 SOURCES: dict[str, str] = {
     "gate": "roles/workload/files/gate",
     "caddy-module": "roles/egress_caddy/files/caddy",
-    **{
-        name: f"roles/image/files/{name}"
-        for name in ("base", "caddy", "gateway", "litellm", "agent", "agent-generic", "agent-claude")
-    },
+    **{name: f"roles/image/files/{name}" for name in ("base", "caddy", "gateway", "litellm", "agent")},
+    **{f"agent-{adapter}": f"agents/{folder}/image" for adapter, folder in FOLDERS.items()},
 }
 ADAPTERS: tuple[str, ...] = tuple(name[len("agent-") :] for name in SPECS if name.startswith("agent-"))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import roles, workload
+from .adapters import Adapter
 from .errors import PlanError
 from .manifest import Manifest
 from .topology import Topology, topology
@@ -68,6 +69,7 @@ class Settings:
     cable_range: str = "198.18.0.0/24"
     uplink_range: str = "198.18.1.0/24"
     gate_deadline: int = 120
+    adapter: Adapter = field(default_factory=Adapter)
     upstream: Optional[Proxy] = None
     upstream_ca: Tuple[str, str] = ("", "")  # file of authorities for TLS to the proxy, and its SHA-256
 

@@ -71,7 +71,8 @@ def gate_plan(draft: Draft, mounts: Sequence[Json]) -> Json:
     """The document ``gate.json`` without the plan's digest."""
     m = draft.manifest
     env, tokens = workload.environment(
-        m.adapter,
+        draft.settings.adapter,
+        m.llm.models if m.llm else (),
         network.protocol(draft),
         draft.topology if draft.mode == roles.PROXY else None,
         bool(draft.settings.ca_bundle),

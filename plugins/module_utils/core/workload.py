@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .adapters import Adapter, filled, model_of
 from .policy import L1_PORT, L2_PORT
 from .topology import Topology
 
@@ -38,11 +39,6 @@ _TERMS = frozenset(
 )
 _COLORTERMS = ("truecolor", "24bit")
 
-_ADAPTER_ENV: Dict[str, Dict[str, str]] = {
-    # Updates come with the image; the second switch stops what is not needed for a turn (measured in docs).
-    "claude": {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
-}
-
 
 def argv(runtime_command: Sequence[str], override: Optional[Sequence[str]]) -> List[str]:
     """The workload's words: the command after ``--``, else the manifest's, else a login shell."""
@@ -71,8 +67,19 @@ def terminal(given: Mapping[str, str]) -> Dict[str, str]:
     return {**told, "COLORTERM": colours} if colours in _COLORTERMS else told
 
 
+def _front_env(adapter: Adapter, models: Sequence[str]) -> Dict[str, str]:
+    values = {
+        "@CA_FILE@": CA_FILE,
+        "@FRONT_HOST@": f"front:{L2_PORT}",
+        "@FRONT_URL@": f"http://front:{L2_PORT}",
+        "@MODEL@": model_of(adapter, models),
+    }
+    return {name: filled(text, values, adapter.file, f"front_env.{name}") for name, text in adapter.front_env.items()}
+
+
 def environment(
-    adapter: str,
+    adapter: Adapter,
+    models: Sequence[str],
     protocol: Optional[str],
     proxied: Optional[Topology],
     with_ca: bool,
@@ -81,9 +88,10 @@ def environment(
 ) -> Tuple[Dict[str, str], List[str]]:
     """The complete environment (the gate sets nothing else) and the variables that receive the session token.
 
-    ``protocol`` is the front's when the session is brokered, else None; ``proxied`` is set in a mode with
-    L1; ``terminal_env`` is empty without a terminal.
+    ``models`` are those of ``llm.models``; ``protocol`` is the front's when the session is brokered, else None;
+    ``proxied`` is set in a mode with L1; ``terminal_env`` is empty without a terminal.
     The manifest's ``env`` comes last: network policy does not rest on variables.
+    Raises PlanError where the adapter names a placeholder without a value.
     """
     env = {
         "HOME": HOME,
@@ -96,7 +104,7 @@ def environment(
         **terminal_env,
         "IS_SANDBOX": "1",
         **(proxies(proxied) if proxied else {}),
-        **_ADAPTER_ENV.get(adapter, {}),
+        **adapter.env,
     }
     if with_ca:
         env.update({name: CA_FILE for name in _CA_VARIABLES})
@@ -104,5 +112,7 @@ def environment(
     if protocol is not None:
         variable, path, tokens = _CLIENT[protocol]
         env[variable] = f"http://front:{L2_PORT}{path}"
+        env.update(_front_env(adapter, models))
+        tokens = [*tokens, *(name for name in adapter.token_env if name not in tokens)]
     env.update(manifest_env)
     return env, [name for name in tokens if name not in manifest_env]

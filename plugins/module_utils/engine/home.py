@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from ..core import manifest as manifest_core, secretfile, settings as settings_core
+from ..core import adapters, manifest as manifest_core, secretfile, settings as settings_core
 from ..core.errors import HostError, ManifestError, Problem, SecretError
 from ..core.escape import terminal
 from ..core.formats import NAME
@@ -198,6 +198,12 @@ def load_manifest(home: Home, name: str) -> Manifest:
     """Read and validate an agent's manifest. Raises ManifestError with every problem."""
     file = str(agent(home, name).manifest_file)
     return manifest_core.validate(yamlload.load(file), file, name)
+
+
+def load_adapter(collection: Path, name: str) -> adapters.Adapter:
+    """What the collection says of a client. Raises ManifestError."""
+    file = str(collection / "agents" / adapters.FOLDERS[name] / adapters.FILE)
+    return adapters.validate(yamlload.load(file), file, name)
 
 
 def load_settings(home: Home) -> Settings:

@@ -303,6 +303,7 @@ def _settings(
         run_dir=str(dirs.run_dir()),
         gate=str(workshop.binary(tags["gate"])),
         gate_digest=tags["gate"],
+        adapter=homes.load_adapter(collection, _adapter(named)),
         images={"agent": tags[f"agent-{_adapter(named)}"], **{n: tags[n] for n in ("caddy", "gateway", "litellm")}},
         broker_files=_broker_files(collection),
         ca_bundle=settings.ca_bundle,
