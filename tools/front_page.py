@@ -75,11 +75,12 @@ _LIMITS = """
 | `llm.limits.usd_per_session` | cost: tokens at prices of `prices.json` | 429 `limit-usd`, `X-Should-Retry: false` |
 | `llm.limits.request_bytes` | bytes of one body | 413 `denied-size` |
 
-A request that begins below a budget is finished, so the last ones can pass it. Where an answer broke off, the client
-hung up or the provider reports nothing, tokens are estimated: a token for four bytes of the request, and one for each
-event of a stream. `count_tokens` and refused requests use none. The count outlives a changed configuration, a restart
-of Caddy's program (what ended in the last tenth of a second may be lost when it is killed) and of the broker; it ends
-with the session.
+A request that begins below a budget is finished, so the last ones can pass it. Where an answer broke off, the
+client hung up or the provider reports nothing, tokens are estimated: a token for four bytes of the request or of an
+answer that is no stream, and one for each event of a stream. What a provider makes for a client that hung up before
+anything of the answer came is not known, and only the request is counted. `count_tokens` and refused requests use
+none. The count outlives a changed configuration, a restart of Caddy's program (what runs, or ended in the last
+tenth of a second, may be lost when it is killed) and of the broker; it ends with the session.
 
 Prices are the list prices of the pinned LiteLLM's own map (`tools/gen_prices.py`), found by `llm.provider` and the
 model's name, with or without its date; tokens from and into a cache have prices of their own. They are not your

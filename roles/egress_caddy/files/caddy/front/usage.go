@@ -49,8 +49,11 @@ func bounded(n int64) int64 { return min(max(n, 0), 1<<40) }
 type Meter struct {
 	usage  Usage
 	events int64 // of a stream: an estimate of its tokens when nobody reports them
-	size   int64 // of an answer in pieces
+	size   int64 // of an answer that is no stream
 	tail   []byte
+	// final: a report came that may be the last. Of a stream it is when the stream ends as it should; message_start's, which
+	// comes before the answer, never is. exact: it is that of a whole answer that is no stream.
+	final, exact bool
 }
 
 var usageKey = NewSearcher(`"usage"`)
@@ -76,6 +79,7 @@ func (m *Meter) Event(doc []byte) {
 	for _, r := range []*reported{v.Usage, v.Message.Usage, v.Response.Usage} {
 		m.add(r)
 	}
+	m.final = m.final || v.Usage != nil || v.Response.Usage != nil
 }
 
 func (m *Meter) add(r *reported) {
@@ -88,6 +92,7 @@ func (m *Meter) add(r *reported) {
 
 // Document looks at a whole answer. Only the key of the document itself counts: a tool's input may have one too.
 func (m *Meter) Document(doc []byte) {
+	m.size += int64(len(doc))
 	raw := atEnd(doc[max(0, len(doc)-maxTail):])
 	if raw == nil {
 		raw = member(doc, "usage")
@@ -97,8 +102,9 @@ func (m *Meter) Document(doc []byte) {
 
 func (m *Meter) report(raw []byte) {
 	var r *reported
-	if raw != nil && json.Unmarshal(raw, &r) == nil {
+	if raw != nil && json.Unmarshal(raw, &r) == nil && r != nil {
 		m.add(r)
+		m.exact = true
 	}
 }
 
@@ -179,10 +185,10 @@ func member(doc []byte, name string) []byte {
 }
 
 // Read is what was used. When an answer broke off, or a provider reports nothing, it is estimated: four bytes of a
-// request or of an answer in pieces are a token, and so is each event of a stream. A client must not win anything by hanging up early.
+// request or of an answer that is no stream are a token, and so is each event of a stream. A client must not win anything by hanging up early.
 func (m *Meter) Read(requestBytes int64, complete bool) Usage {
 	u := m.usage
-	if u.Reported && complete {
+	if m.exact || m.final && complete {
 		return u
 	}
 	if u.Input+u.Cached+u.Written == 0 {

@@ -18,7 +18,7 @@ func TestUsage(t *testing.T) {
 		`{"content":[{"type":"tool_use","input":{"usage":{"input_tokens":1000}}}],"usage":{"input_tokens":1,"output_tokens":1}}`:   {1, 0, 0, 1, true, 0},
 		`{"usage":{"input_tokens":1,"output_tokens":1},"x":{"usage":{"input_tokens":1000}}}`:                                       {1, 0, 0, 1, true, 0},
 		`{"content":[{"text":"\"usage\":{\"input_tokens\":7}"}],"usage":{"input_tokens":-5,"output_tokens":99999999999999999}}`:    {0, 0, 0, 1 << 40, true, 0},
-		`{"content":[]}`: {25, 0, 0, 0, false, 0}, `{"usage":null}`: {25, 0, 0, 0, false, 0}, `{"usage":7}`: {25, 0, 0, 0, false, 0}, `{"usage":{"a`: {25, 0, 0, 0, false, 0}, `"usage"`: {25, 0, 0, 0, false, 0},
+		`{"content":[]}`: {25, 0, 0, 4, false, 0}, `{"usage":null}`: {25, 0, 0, 4, false, 0}, `{"usage":7}`: {25, 0, 0, 3, false, 0}, `{"usage":{"a`: {25, 0, 0, 3, false, 0}, `"usage"`: {25, 0, 0, 2, false, 0},
 	} {
 		var m Meter
 		if m.Document([]byte(doc)); m.Read(100, true) != want {
