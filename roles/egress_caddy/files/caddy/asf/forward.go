@@ -61,9 +61,14 @@ func copyListed(dst, src http.Header, list []string, clean func(string) bool) {
 	}
 }
 
-// forward sends an admitted request to the broker and relays the answer.
+// forward sends an admitted request to the broker and relays the answer. Who hangs up ends a stream, and the provider
+// its work with it; an answer that comes as a whole is paid for as a whole, so it is waited for and counted.
 func (i *Inference) forward(w http.ResponseWriter, q *http.Request, e *exchange, body []byte) {
-	ctx, cancel := i.group.context(q.Context())
+	parent := q.Context()
+	if !e.facts.Stream {
+		parent = context.WithoutCancel(parent)
+	}
+	ctx, cancel := i.group.context(parent)
 	defer cancel()
 	out, err := i.request(ctx, q, body)
 	if err != nil {
@@ -80,7 +85,15 @@ func (i *Inference) forward(w http.ResponseWriter, q *http.Request, e *exchange,
 		i.relayError(w, resp, e)
 		return
 	}
+	if streamed(resp) {
+		defer context.AfterFunc(q.Context(), cancel)()
+	}
 	i.relay(ctx, w, resp, e)
+}
+
+func streamed(resp *http.Response) bool {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return kind == "text/event-stream"
 }
 
 // opaque tells of a body that cannot be looked through. Nobody asked for one: Accept-Encoding is not forwarded.
@@ -133,7 +146,7 @@ func (i *Inference) relay(ctx context.Context, w http.ResponseWriter, resp *http
 	copyListed(h, resp.Header, responseHeaders, i.clean)
 	e.status, e.reason = resp.StatusCode, reasonOK
 	exact := &exactFilter{secrets: i.hidden}
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
+	if streamed(resp) {
 		events := &eventFilter{exact: exact, redact: i.redact, seen: e.meter.Event, from: i.memory}
 		defer events.free()
 		i.stream(ctx, w, resp.Body, e, events)

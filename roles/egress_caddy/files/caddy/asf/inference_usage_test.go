@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // spoken is how one protocol answers.
@@ -130,5 +131,30 @@ func TestTheAgentCannotLowerTheCount(t *testing.T) {
 			t.Errorf("%s: %+v after %d tokens", report, so, before)
 		}
 		before = so.Tokens()
+	}
+}
+
+// TestHangingUpBeforeAWholeAnswerSavesNothing: the provider makes it, and is paid for it, whoever is there to read it.
+func TestHangingUpBeforeAWholeAnswerSavesNothing(t *testing.T) {
+	f := account(t, nil)
+	asked, gone := make(chan struct{}), make(chan struct{})
+	f.answer(func(w http.ResponseWriter, q *http.Request) {
+		close(asked)
+		<-gone
+		select {
+		case <-q.Context().Done():
+			t.Error("the broker's request ended with the client's")
+		case <-time.After(100 * time.Millisecond):
+		}
+		reporting(w, q)
+	})
+	c := f.dial()
+	_, _ = fmt.Fprintf(c, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		testToken, len(least), least)
+	<-asked
+	_ = c.Close()
+	close(gone)
+	if u := f.usages(1)[0]; u.Input != 40 || u.Output != 20 || u.Cached != 5 || u.Estimated {
+		t.Errorf("%+v", u)
 	}
 }
