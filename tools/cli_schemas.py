@@ -302,6 +302,31 @@ SCHEMAS: dict[str, tuple[str, Schema]] = {
             },
         ),
     ),
+    "secret": (
+        "`asf-play secret … --json`: no value of a secret is ever in it",
+        closed(
+            {"ok": FLAG},
+            {
+                "file": TEXT,
+                "variable": TEXT,
+                "secrets": several(
+                    closed(
+                        {"file": maybe(TEXT)},
+                        {
+                            "variables": TEXTS,
+                            "agents": TEXTS,
+                            "problem": maybe(TEXT),
+                            "agent": TEXT,
+                            "variable": maybe(TEXT),
+                            "state": {"enum": ["present", "absent", "doubtful", "unneeded"]},
+                            "line": maybe(COUNT),
+                            "detail": TEXT,
+                        },
+                    )
+                ),
+            },
+        ),
+    ),
     "prune": (
         "`asf-play prune --json`",
         closed({"ok": FLAG, "found": several({"type": "object"}), "removed": TEXTS, "kept": TEXTS}),

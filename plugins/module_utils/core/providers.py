@@ -41,3 +41,33 @@ PROTOCOLS = {"claude": "anthropic", "codex": "openai", "hermes": "openai"}
 def key_variable(provider: str) -> str:
     """The default of ``llm.api_key_env``: ``together_ai`` gives ``TOGETHER_AI_API_KEY``."""
     return re.sub("[^A-Z0-9]", "_", provider.upper()) + "_API_KEY"
+
+
+#: How a provider's keys begin, where its own documentation or every key it gives out says so. A hint, never a rule.
+KEY_PREFIXES = {
+    "anthropic": "sk-ant-api",
+    "groq": "gsk_",
+    "huggingface": "hf_",
+    "openai": "sk-",
+    "openrouter": "sk-or-",
+    "perplexity": "pplx-",
+    "replicate": "r8_",
+    "xai": "xai-",
+}
+#: Beginnings of what is pasted in place of a key: ``(beginning, what it is)``.
+NOT_KEYS = (
+    ("sk-ant-oat", "a login token of Claude, which expires; not an API key"),
+    ("sk-ant-sid", "a browser session of Claude, which expires; not an API key"),
+    ("sk-ant-admin", "an administration key, which no inference route takes"),
+    ("sk-admin-", "an administration key, which no inference route takes"),
+    ("eyJ", "a JSON web token, which expires; not an API key"),
+)
+
+
+def doubt(provider: str, key: str) -> str | None:
+    """What looks wrong about a key's form, without any of it; None when nothing does."""
+    for beginning, what in NOT_KEYS:
+        if key.startswith(beginning):
+            return f"this is {what}"
+    prefix = KEY_PREFIXES.get(provider)
+    return f"a key of {provider} begins with {prefix}" if prefix and not key.startswith(prefix) else None

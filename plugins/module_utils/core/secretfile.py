@@ -169,4 +169,54 @@ def _unfit(entry: Entry, file: str) -> Problem | None:
         message = f"character {column} of the value is not printable ASCII (a pasted quote, a zero-width character?)"
     else:
         return None
-    return Problem(message, file, entry.line, key=entry.name, remedy="paste the key again")
+    return Problem(message, file, entry.line or None, key=entry.name, remedy="paste the key again")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------
+
+
+def with_value(data: bytes, file: str, name: str, value: str) -> bytes:
+    """The file with ``name`` set to ``value``; every other line stays byte for byte. Raises SecretError.
+
+    The result is read again by ``parse``: what is written is what a session will take.
+    """
+    problem = _unwritable(name, value, file) or _unfit(Entry(name, value, 0), file)
+    if problem is not None:
+        raise SecretError([problem])
+    line = f"{name}={_quoted(value, name, file)}".encode()
+    there = {entry.name: entry.line for entry in parse(data, file)}
+    lines = data.split(b"\n")
+    if name in there:
+        index = there[name] - 1
+        mark = b"\xef\xbb\xbf" if index == 0 and data.startswith(b"\xef\xbb\xbf") else b""
+        lines[index] = mark + line + (b"\r" if lines[index].endswith(b"\r") else b"")
+        written = b"\n".join(lines)
+    else:
+        end = b"\r\n" if b"\r\n" in data else b"\n"
+        written = data + (b"" if not data or data.endswith(b"\n") else end) + line + end
+    read_back = {entry.name: entry.value for entry in parse(written, file)}
+    if read_back.get(name) != value:
+        raise SecretError([Problem("the value cannot be written so that it is read the same", file, key=name)])
+    return written
+
+
+def _unwritable(name: str, value: str, file: str) -> Problem | None:
+    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+        return Problem("this is no name of a variable", file, key="VARIABLE", remedy="letters, digits and `_`")
+    if not value:
+        return Problem("the value is empty; nothing was written", file, key=name, remedy="type or pipe the key")
+    if re.search("[\r\n\x00]", value):
+        return Problem("the value has more than one line", file, key=name, remedy="give the key alone")
+    return None
+
+
+def _quoted(value: str, name: str, file: str) -> str:
+    """The value as it must stand after ``=``: bare, in single quotes, or in double ones."""
+    if not _SHELL.search(value):
+        return value
+    if "'" not in value:
+        return f"'{value}'"
+    if not re.search(r'["$`\\]', value):
+        return f'"{value}"'
+    message = 'the value holds a single quote beside `"`, `$`, a backtick or `\\`: no form of the file can hold it'
+    raise SecretError([Problem(message, file, key=name, remedy="ask the provider for another key")])

@@ -255,7 +255,7 @@ def _entries(home: Home, named: Sequence[tuple[str, str, str]], variable: str) -
     for name, key, where in named:
         file = str(home.secrets_dir / name)
         try:
-            files.append((file, secretfile.parse(_read_secret(file, key, where, variable), file)))
+            files.append((file, secretfile.parse(read_secret(file, key, where, variable), file)))
         except SecretError as error:
             problems += error.problems
     if problems:
@@ -263,7 +263,7 @@ def _entries(home: Home, named: Sequence[tuple[str, str, str]], variable: str) -
     return files
 
 
-def _read_secret(file: str, key: str, where: str, variable: str) -> bytes:
+def read_secret(file: str, key: str, where: str, variable: str) -> bytes:
     """The bytes of a secrets file: a regular file of the operator's own with mode 0600 (or less)."""
 
     def refuse(message: str, remedy: str, found: str | None = None) -> SecretError:

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The operator's secrets folder: what is in it, by name, and setting one value. No value is ever returned."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import tempfile
+from pathlib import Path
+from typing import Any, Iterator
+
+from ..core import providers, secretfile
+from ..core.errors import AsfError, Problem, SecretError
+from ..core.formats import FILE_NAME
+from ..core.schema import misformed
+from . import home as homes, locks
+from .home import Home
+
+Json = dict[str, Any]
+_PR_SET_DUMPABLE = 4  # linux/prctl.h
+
+
+def undumped() -> None:
+    """No core dump of this process, and no other process of the account may read its memory, until it ends.
+
+    The soft limit alone is set: children inherit it and may still raise it. ``prctl`` is lost at their ``execve``.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def coreless() -> Iterator[None]:
+    """Children started inside leave no core dump: `podman secret create` holds the key while it runs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+def file_name(word: str) -> str:
+    """``claude`` and ``claude.env`` both name ``claude.env``. Raises SecretError."""
+    name = word if word.endswith(".env") else f"{word}.env"
+    wrong = misformed(FILE_NAME, name)
+    if wrong is not None:
+        raise SecretError([Problem(wrong, key="FILE", allowed=FILE_NAME.words, remedy="name a file, without a folder")])
+    return name
+
+
+def put(home: Home, name: str, variable: str, value: str) -> Path:
+    """Set one variable of one file, which is made when missing. Raises SecretError, and EngineError for a lock.
+
+    The new file is written beside the old one with mode 0600, synced, and renamed over it.
+    """
+    folder = home.secrets_dir
+    path = folder / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"the secrets folder cannot be used: {error.strerror}"
+        raise SecretError([Problem(message, str(folder), remedy="make it a folder of your own")]) from None
+    try:
+        locks.acquire(handle, str(folder), "the secrets folder", 60)
+        data = homes.read_secret(str(path), "FILE", "the command line", variable) if os.path.lexists(path) else b""
+        _replace(path, secretfile.with_value(data, str(path), variable, value))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return path
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)  # 0600 from the first moment
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        message = f"the secrets file cannot be written: {error.strerror}"
+        raise SecretError([Problem(message, str(path), remedy="free some space or repair the folder")]) from None
+
+
+def listing(home: Home) -> list[Json]:
+    """``{file, variables, agents, problem}`` of each file that is there or that a manifest names."""
+    users = _users(home)
+    try:
+        there = {path.name for path in home.secrets_dir.glob("*.env")}
+    except OSError:
+        there = set()
+    return [_described(home, name, sorted(users.get(name, ()))) for name in sorted(there | set(users))]
+
+
+def _described(home: Home, name: str, agents: list[str]) -> Json:
+    path = str(home.secrets_dir / name)
+    try:
+        entries = secretfile.parse(homes.read_secret(path, "FILE", "the secrets folder", "KEY"), path)
+    except SecretError as error:
+        return {"file": path, "variables": [], "agents": agents, "problem": error.problems[0].text()}
+    return {"file": path, "variables": [entry.name for entry in entries], "agents": agents, "problem": None}
+
+
+def _users(home: Home) -> dict[str, set[str]]:
+    """File name -> agents whose manifest names it. A manifest that cannot be read is its own command's to report."""
+    found: dict[str, set[str]] = {}
+    for agent in homes.agents(home):
+        with contextlib.suppress(AsfError):
+            for name in homes.load_manifest(home, agent).secrets_files:
+                found.setdefault(name, set()).add(agent)
+    return found
+
+
+def checked(home: Home, agent: str) -> Json:
+    """``{agent, variable, state, file, line, detail}``; state: ``present``, ``absent`` (or unusable), ``doubtful``,
+    ``unneeded``. Raises ManifestError.
+    """
+    manifest = homes.load_manifest(home, agent)
+    llm = manifest.llm
+    row: Json = {"agent": agent, "variable": llm.api_key_env if llm else None, "file": None, "line": None}
+    try:
+        key = homes.provider_key(home, manifest)
+    except SecretError as error:
+        first = error.problems[0]
+        return {**row, "state": "absent", "file": first.file, "line": first.line, "detail": first.text()}
+    if key is None or llm is None:
+        return {**row, "state": "unneeded", "detail": "the manifest asks for no provider key"}
+    official = llm.direct_domain in (None, providers.DOMAINS.get(llm.provider or ""))
+    wrong = providers.doubt(llm.provider or "", key.value) if official else None
+    return {
+        **row,
+        "state": "doubtful" if wrong else "present",
+        "file": key.file,
+        "line": key.line,
+        "detail": wrong or "",
+    }

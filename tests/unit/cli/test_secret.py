@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""``asf-play secret``: values come from a prompt or a pipe, and are never shown (S1, S2, S4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+from pathlib import Path
+
+CANARY = "sk-ant-api03-CANARY-0123456789"
+
+
+def _piped(start, data: str, *words: str) -> tuple[int, str, str]:
+    process = start("secret", *words, stdin=subprocess.PIPE)
+    out, err = process.communicate(data, timeout=60)
+    return process.returncode, out, err
+
+
+def _env(account) -> Path:
+    return Path(account["ASF_HOME"]) / "secrets" / "claude.env"
+
+
+def test_s2_a_pipe(start, run, account):
+    code, out, err = _piped(start, CANARY + "\n", "set", "claude", "ANTHROPIC_API_KEY")
+    assert (code, err) == (0, "") and CANARY not in out
+    assert (
+        _env(account).read_text() == f"ANTHROPIC_API_KEY={CANARY}\n" and _env(account).stat().st_mode & 0o777 == 0o600
+    )
+    code, out, err = run("secret", "check", "claude", "--json")
+    (row,) = json.loads(out)["secrets"]
+    assert code == 0 and row["state"] == "present" and row["line"] == 1 and CANARY not in out + err
+    code, out, err = run("secret", "list", "--json")
+    (row,) = [one for one in json.loads(out)["secrets"] if one["file"] == str(_env(account))]
+    assert row["variables"] == ["ANTHROPIC_API_KEY"] and "claude" in row["agents"] and CANARY not in out + err
+
+
+def test_a_prompt_shows_nothing(start, account):
+    master, slave = pty.openpty()
+    process = start("secret", "set", "claude", "K", stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    shown = b""
+    while b"(not shown)" not in shown:
+        assert select.select([master], [], [], 60)[0], shown
+        shown += os.read(master, 4096)
+    os.write(master, CANARY.encode() + b"\n")
+    try:
+        while select.select([master], [], [], 60)[0]:
+            more = os.read(master, 4096)
+            if not more:
+                break
+            shown += more
+    except OSError:  # the terminal's other end is closed: the command has ended
+        pass
+    os.close(master)
+    assert process.wait(60) == 0, shown
+    assert CANARY.encode() not in shown and _env(account).read_text() == f"K={CANARY}\n"
+
+
+def test_a_value_on_the_command_line_is_refused(run, account):
+    for words in (("K", CANARY), (f"K={CANARY}",)):
+        code, out, err = run("secret", "set", "claude", *words)
+        assert code == 64 and "history" in err and CANARY not in out + err
+        assert not _env(account).exists()
+
+
+def test_absent_doubtful_and_of_wrong_mode(start, run, account):
+    code, out, _ = run("secret", "check", "claude", "--json")
+    assert code == 220 and json.loads(out)["secrets"][0]["state"] == "absent"
+    assert _piped(start, "sk-ant-oat01-" + CANARY, "set", "claude", "ANTHROPIC_API_KEY")[0] == 0
+    code, out, err = run("secret", "check", "claude")
+    assert code == 220 and "doubtful" in out and "expires" in out and CANARY not in out + err
+    _env(account).chmod(0o644)
+    code, out, err = run("secret", "check", "claude", "--json")
+    assert code == 220 and f"chmod 600 {_env(account)}" in out and CANARY not in out + err
+
+
+def test_s1_the_line_of_what_is_wrong(run, account):
+    _env(account).parent.mkdir(mode=0o700)
+    _env(account).write_text(f"# x\nANTHROPIC_API_KEY = {CANARY}\n")
+    _env(account).chmod(0o600)
+    code, out, err = run("secret", "check", "claude", "--json")
+    (row,) = json.loads(out)["secrets"]
+    assert (code, row["state"], row["line"]) == (220, "absent", 2) and CANARY not in out + err
+
+
+def test_every_shipped_agent_has_an_example():
+    from asf_lib.engine import home as homes
+
+    root = Path(__file__).resolve().parents[3]
+    home = homes.Home(root, "checkout", root / "agents")
+    for agent in homes.agents(home):
+        manifest = homes.load_manifest(home, agent)
+        for name in manifest.secrets_files:
+            text = (root / "secrets" / f"{name}.example").read_text()
+            llm = manifest.llm
+            if llm is not None and llm.key_required and len(manifest.secrets_files) == 1:
+                assert f"\n{llm.api_key_env}=\n" in text, (agent, name)
