@@ -293,7 +293,10 @@ def _relied_on(home: Home) -> list[tuple[str, str]]:
     rows = [("a folder of PATH, where programs are looked up", path) for path in trust.search_path(os.environ)]
     given = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "").split(":")
     rows += [("a folder of ANSIBLE_COLLECTIONS_PATH", path) for path in given if os.path.isabs(path)]
-    bundle = homes.load_settings(home).ca_bundle
+    settings = homes.load_settings(home)
+    words = {word for command in settings.commands.values() for word in command if os.path.isabs(word)}
+    rows += [("a command of config.yml's secrets", word) for word in sorted(words)]
+    bundle = settings.ca_bundle
     return rows + ([("the ca_bundle of config.yml", bundle)] if bundle else [])
 
 

@@ -23,7 +23,7 @@ from ..core.schema import misformed
 from ..core.secretfile import Entry, Selection
 from ..core.settings import Settings
 from ..core.upstream import MANIFEST_KEY, Proxy
-from . import regular, trust, yamlload
+from . import regular, secretcommand, trust, yamlload
 
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
 _SECRETS_LIMIT = 64 * 1024
@@ -218,13 +218,20 @@ def load_settings(home: Home) -> Settings:
 
 
 def provider_key(home: Home, manifest: Manifest) -> Selection | None:
-    """The provider's key for the broker, or None when the session needs none. Raises SecretError.
+    """The provider's key for the broker, or None when the session needs none. Raises SecretError, ManifestError.
+
+    A command of config.yml for its variable comes before the manifest's files, and is run each time.
 
     Only ``llm.api_key_env`` is taken; the names of other variables are in ``Selection.others``, for a warning.
     """
     llm = manifest.llm
     if llm is None or not llm.key_required or llm.api_key_env is None:
         return None
+    command = load_settings(home).commands.get(llm.api_key_env)
+    if command is not None:
+        file = str(home.settings_file)
+        entry = Entry(llm.api_key_env, secretcommand.value(command, file, llm.api_key_env), 0)
+        return secretfile.select([(file, [entry])], llm.api_key_env)
     keys = [f"secrets.files[{index}]" for index in range(len(manifest.secrets_files))]
     named = [(name, key, _where(manifest, key)) for name, key in zip(manifest.secrets_files, keys)]
     return secretfile.select(_entries(home, named, llm.api_key_env), llm.api_key_env)

@@ -268,8 +268,6 @@ def compute(
     home, collection = home_of(inputs.home, inputs.collection), Path(os.path.realpath(inputs.collection))
     manifest, settings = _manifest(home, inputs), homes.load_settings(home)
     proxy = _proxy(manifest, settings)
-    key = assuming.secret(lambda: homes.provider_key(home, manifest), assumed)
-    credentials = assuming.secret(lambda: homes.proxy_credentials(home, manifest, proxy), assumed)
     with ThreadPoolExecutor(3) as pool:
         host_job = pool.submit(_host, podman, settings.resolver, assumed)
         storage_job = pool.submit(_storage, podman)
@@ -278,6 +276,9 @@ def compute(
         tags = images.tags(workshop)
         host, storage = host_job.result(), storage_job.result()
     repos, warnings = _grants(home, inputs, storage)
+    # After the grants: a key's command (config.yml) runs only where no grant lets the agent write it.
+    key = assuming.secret(lambda: homes.provider_key(home, manifest), assumed)
+    credentials = assuming.secret(lambda: homes.proxy_credentials(home, manifest, proxy), assumed)
     named = _image_names(manifest)
     chosen = _settings(inputs, settings, collection, workshop, tags, named, proxy)
     request = plans.Request(

@@ -140,6 +140,6 @@ def checked(home: Home, agent: str) -> Json:
         **row,
         "state": "doubtful" if wrong else "present",
         "file": key.file,
-        "line": key.line,
+        "line": key.line or None,
         "detail": wrong or "",
     }
