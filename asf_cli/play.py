@@ -19,7 +19,7 @@ from .nearmiss import near
 from .progress import Progress
 
 #: Shipped playbooks that are about one agent.
-_NEED_AGENT = ("open.yml", "build.yml", "reset.yml")
+_NEED_AGENT = ("open.yml", "build.yml", "rotate.yml", "reset.yml")
 #: What the shipped playbooks take by `-e`, but for names that begin with `asf_`.
 _VARIABLES = ("agent", "session", "isolation", "llm_mock")
 

@@ -78,8 +78,8 @@ _LIMITS = """
 A request that begins below a budget is finished, so the last ones can pass it. Where an answer broke off, the
 client hung up or the provider reports nothing, tokens are estimated: a token for four bytes of the request or of an
 answer that is no stream, and one for each event of a stream. Who hangs up ends a stream, and the provider its work; an
-answer that comes as a whole is waited for and counted, whoever is there to read it. `count_tokens` and refused requests use
-none. The count outlives a changed configuration, a restart of Caddy's program (what runs, or ended in the last
+answer that comes as a whole is waited for and counted, whoever is there to read it. `count_tokens` and refused requests
+use none. The count outlives a changed configuration, a restart of Caddy's program (what runs, or ended in the last
 tenth of a second, may be lost when it is killed) and of the broker; it ends with the session.
 
 Prices are the list prices of the pinned LiteLLM's own map (`tools/gen_prices.py`), found by `llm.provider` and the

@@ -31,7 +31,7 @@ COMMANDS = {
     "cp": Command("copy files into a session or out of it"),
     "policy": Command("what an agent could reach, in words, without opening anything"),
     "repo": Command("which repositories an agent gets"),
-    "secret": Command("keys of providers: set, list, check; none is ever shown"),
+    "secret": Command("keys of providers: set, list, check, rotate; none is ever shown"),
     "completion": Command("completion of words for bash, zsh or fish"),
     "prune": Command("remove images, caches and run folders that nothing needs"),
     "doctor": Command("what this host offers and lacks"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-4-Clause
-"""``asf-play secret set|list|check``: the keys in ASF's secrets folder, none of which is ever shown."""
+"""``asf-play secret set|list|check|rotate``: the keys in ASF's secrets folder, none of which is ever shown."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ EXAMPLES = """\
   pass show anthropic | asf-play secret set claude ANTHROPIC_API_KEY
   asf-play secret list
   asf-play secret check claude
+  asf-play secret rotate -e agent=claude       # the live session's broker takes the key of now
 """
 _LONGEST = 16 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    verbs = parser.add_subparsers(dest="action", required=True, metavar="set|list|check", parser_class=type(parser))
+    verbs = parser.add_subparsers(
+        dest="action", required=True, metavar="set|list|check|rotate", parser_class=type(parser)
+    )
     put = verbs.add_parser("set", help="ask for a value, or read it from a pipe, and store it", allow_abbrev=False)
     put.add_argument("file", metavar="FILE", help="claude stands for secrets/claude.env")
     put.add_argument("variable", metavar="VARIABLE", help="such as ANTHROPIC_API_KEY")
@@ -33,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = verbs.add_parser("check", help="is each agent's key there, and of the right form?", allow_abbrev=False)
     agent = check.add_argument("agent", metavar="AGENT", nargs="?", help="only this one")
     agent.complete = ("agent",)  # type: ignore[attr-defined]
-    for one in (put, show, check):
+    turn = verbs.add_parser("rotate", help="give a live session's broker the key of now", allow_abbrev=False)
+    turn.add_argument("-e", dest="extra", action="append", default=[], metavar="NAME=VALUE", help="agent, session")
+    turn.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
+    for one in (put, show, check, turn):
         one.add_argument("--json", action="store_true", help="standard output is one JSON document")
 
 
@@ -41,6 +47,8 @@ def run(request: argparse.Namespace) -> int:
     """Carry out the request; returns the exit code. Raises SecretError and ManifestError (asf_lib)."""
     from asf_lib.engine import home as homes, secretstore
 
+    if request.action == "rotate":
+        return _rotate(request)
     secretstore.undumped()
     if request.action == "set":
         return _set(request)
@@ -51,6 +59,16 @@ def run(request: argparse.Namespace) -> int:
         variables.check_identity("agent", request.agent)
     names = [request.agent] if request.agent is not None else homes.agents(home)
     return _check(request, [secretstore.checked(home, name) for name in names])
+
+
+def _rotate(request: argparse.Namespace) -> int:
+    """The playbook ``rotate.yml``, with the same words."""
+    from ..parser import parse
+    from ..play import play
+
+    given = [word for one in request.extra for word in ("-e", one)]
+    switches = [f"--{name}" for name in ("json", "check") if getattr(request, name)]
+    return play(parse(["rotate.yml", *given, *switches]))
 
 
 def _set(request: argparse.Namespace) -> int:

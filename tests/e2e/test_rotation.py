@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import front, schemas
 from support.client import World
-from support.product import Home, Session, SessionFactory, podman
+from support.product import Home, Session, SessionFactory, asf_play, podman
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
@@ -46,9 +46,9 @@ def test_the_key_changes_and_the_agent_lives_on(opened: Session, world: World, k
     assert front.ask(opened, front.message())[0].status == 200 and sent(world, mark) == {keys[0]}
     agent, caddy, broker = (opened.pid(role) for role in ("agent", "caddy", "broker"))
     opened.home.secret("rotate.env", ANTHROPIC_API_KEY=keys[1])
-    shown = opened.play("rotate.yml", "--check")
+    shown = asf_play("secret", "rotate", *opened.selector(), "--check", "--json", home=opened.home)
     assert shown.rc == 0 and opened.pid("broker") == broker, shown
-    done = opened.play("rotate.yml")
+    done = asf_play("secret", "rotate", *opened.selector(), "--json", home=opened.home, timeout=300)
     assert done.rc == 0 and done.json["changed"], done
     assert {one["verdict"] for one in done.json["probes"]} <= {"pass", "warn"}, "verified again"
     assert (opened.pid("agent"), opened.pid("caddy")) == (agent, caddy) and opened.pid("broker") != broker

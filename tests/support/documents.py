@@ -30,7 +30,12 @@ def name_of(words: Sequence[object], document: Any) -> str:
         return f"evidence-{words[1]}"
     if _failure(document):
         return "cli-failure"
-    playbook = "/" in verb or verb.startswith("-") or verb.endswith((".yml", ".yaml"))
+    playbook = (
+        list(words[:2]) == ["secret", "rotate"]
+        or "/" in verb
+        or verb.startswith("-")
+        or verb.endswith((".yml", ".yaml"))
+    )
     return "cli-playbook" if playbook else f"cli-{verb}"
 
 
