@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asf_lib.core import adapters, images, workload
+from asf_lib.core import adapters, images, plan as plans, workload
 from asf_lib.core.adapters import Adapter
 from asf_lib.core.errors import ManifestError, PlanError
 from asf_lib.engine import home, yamlload
+from tests.unit.test_plan import BROKERED, PLAIN, SETTINGS, build
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,3 +94,60 @@ def test_claudes_switches_are_in_its_file() -> None:
     env, _ = _environment(home.load_adapter(ROOT, "claude"), protocol="anthropic")
     assert env["DISABLE_AUTOUPDATER"] == "1" and env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
     assert "DISABLE_AUTOUPDATER" not in _environment(home.load_adapter(ROOT, "generic"))[0]
+
+
+def _with_file(when: str, text: str) -> plans.Settings:
+    row = adapters.PolicyFile("x.toml", "/etc/codex/x.toml", when, text)
+    return replace(SETTINGS, adapter=Adapter(files=(row,)))
+
+
+@pytest.mark.parametrize(("when", "seen"), [("always", True), ("brokered", True), ("direct", False)])
+def test_a_file_is_written_filled_and_mounted_read_only(when: str, seen: bool) -> None:
+    plan = build(BROKERED, settings=_with_file(when, "url = @FRONT_URL@\n"))
+    texts = {entry["path"]: entry.get("text") for entry in plan["files"]}
+    mounts = {row["target"]: row["rw"] for row in plan["mounts"] if row["role"] == "agent"}
+    assert texts.get("adapter/codex_x.toml") == (f"url = http://front:{workload.L2_PORT}\n" if seen else None)
+    assert mounts.get("/etc/codex/x.toml") == (False if seen else None)
+
+
+def test_the_fronts_placeholders_have_no_value_without_one() -> None:
+    with pytest.raises(PlanError) as raised:
+        build(PLAIN, settings=_with_file("always", "@FRONT_URL@"))
+    assert "@FRONT_URL@" in str(raised.value) and "x.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "target", ["/etc/passwd", "/home/node/x", "/etc/codex/../x", "/etc/a/b/c", "/workspace/repos/x", "/etc/ssl/"]
+)
+def test_files_lie_in_a_folder_of_etc_alone(target: str) -> None:
+    with pytest.raises(ManifestError) as raised:
+        _read(f"adapter: claude\nfiles: [{{source: x, target: {target}}}]\n")
+    assert [problem.key for problem in raised.value.problems] == ["files[0].target"]
+
+
+def test_two_files_of_one_target_are_refused() -> None:
+    with pytest.raises(ManifestError):
+        _read("adapter: claude\nfiles: [{source: x, target: /etc/a/b}, {source: y, target: /etc/a/b}]\n")
+
+
+def test_what_is_no_text_file_is_refused_by_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "agents/claude"
+    (folder / "files").mkdir(parents=True)
+    (folder / adapters.FILE).write_text("adapter: claude\nfiles: [{source: x, target: /etc/a/b}]\n")
+    place = folder / "files/x"
+    (tmp_path / "secret").write_text("s")
+    makers = [
+        lambda: None,
+        lambda: place.symlink_to(tmp_path / "secret"),
+        lambda: place.write_bytes(b"\xff"),
+        lambda: place.write_text("x" * 70000),
+        place.mkdir,
+    ]
+    for make in makers:
+        make()
+        with pytest.raises(ManifestError) as raised:
+            home.load_adapter(tmp_path, "claude")
+        assert raised.value.problems[0].file == str(place)
+        place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink(missing_ok=True)
+    place.write_text("good")
+    assert home.load_adapter(tmp_path, "claude").files[0].text == "good"

@@ -24,6 +24,18 @@ PLACEHOLDERS = ("@CA_FILE@", "@FRONT_HOST@", "@FRONT_URL@", "@MODEL@")
 _PLACEHOLDER = re.compile("@[A-Z][A-Z0-9_]*@")
 _VARIABLES = MapOf(form.ENV_NAME, Text(min_length=0, max_length=4096))
 
+#: Below a folder of /etc: never in the home, under a state volume, in a grant, or over a file of the system.
+TARGET = form.Format("file-target", r"^/etc/[a-z0-9][a-z0-9-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$", "/etc/FOLDER/FILE")
+WHEN = ("always", "brokered", "direct")
+
+_FILE = Section(
+    {
+        "source": Key(Text(form.FILE_NAME, max_length=255), "Its name in the adapter's `files/`.", required=True),
+        "target": Key(Text(TARGET, max_length=255), "Where the workload sees it, read-only.", required=True),
+        "when": Key(Choice(WHEN), "`brokered`: while there is a front; `direct`: without one.", default="always"),
+    }
+)
+
 ADAPTER = Section(
     {
         "adapter": Key(Choice(tuple(FOLDERS)), "The manifest's word for it.", required=True),
@@ -35,8 +47,25 @@ ADAPTER = Section(
             "Variables that receive the session's token, besides the protocol's usual one.",
             default=(),
         ),
+        "files": Key(
+            ListOf(_FILE, max_items=20), "Files of the operator's that the workload cannot change.", default=()
+        ),
     }
 )
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """One of ``files``; ``text`` is what stands in it, placeholders included."""
+
+    source: str
+    target: str
+    when: str
+    text: str = ""
+
+    def wanted(self, brokered: bool) -> bool:
+        """Whether a session with or without a front has it."""
+        return self.when == "always" or (self.when == "brokered") == brokered
 
 
 @dataclass(frozen=True)
@@ -48,6 +77,7 @@ class Adapter:
     env: Mapping[str, str] = field(default_factory=dict)
     front_env: Mapping[str, str] = field(default_factory=dict)
     token_env: Sequence[str] = ()
+    files: Sequence[PolicyFile] = ()
 
 
 def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
@@ -61,6 +91,10 @@ def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
             if word not in PLACEHOLDERS:
                 message = "no such placeholder"
                 checked.at(f"front_env.{variable}", message, found=word, allowed=", ".join(PLACEHOLDERS))
+    targets = [row.get("target") for row in data.get("files", ())]
+    for index, target in enumerate(targets):
+        if target is not None and target in targets[:index]:
+            checked.at(f"files[{index}].target", "two files have this target", found=target, remedy="remove one")
     if checked.problems:
         raise ManifestError(checked.problems)
     return Adapter(
@@ -69,6 +103,7 @@ def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
         dict(data.get("env", {})),
         dict(data.get("front_env", {})),
         tuple(data.get("token_env", ())),
+        tuple(PolicyFile(row["source"], row["target"], row["when"]) for row in data.get("files", ())),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List
 
-from . import containers, plan_network as network, policy, roles, upstream, workload
+from . import containers, plan_files, plan_network as network, policy, roles, upstream, workload
 from .containers import ENFORCER_UID, Limits, Mount, Spec, tmpfs
 from .plan_draft import Draft, Json, digest
 
@@ -171,6 +171,7 @@ def _agent_mounts(draft: Draft) -> List[Mount]:
         _gate_mount(draft),
         _files_mount(draft, "gate.json", "/asf/gate.json"),
         *_ca_mounts(draft),
+        *(_files_mount(draft, plan_files.adapter_path(row), row.target) for row in plan_files.of_adapter(draft)),
     ]
     out += [Mount("volume", v["target"], True, source=v["name"]) for v in volumes(draft)]
     out += [Mount("bind", f"{workload.WORKSPACE}/{r.name}", r.rw, source=r.path) for r in draft.repos]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import List
 
-from . import plan_network as network, policy, roles, seccomp, upstream
+from . import plan_network as network, policy, roles, seccomp, upstream, workload
+from .adapters import PolicyFile, filled
 from .plan_draft import Draft, Json
 
 
@@ -21,6 +22,25 @@ def caddy(draft: Draft) -> Json:
         draft.host.resolver,
         proxy.chain() if (proxy := network.chain(draft)) else None,
     )
+
+
+def of_adapter(draft: Draft) -> List[PolicyFile]:
+    """The adapter's files that this session has."""
+    return [row for row in draft.settings.adapter.files if row.wanted(draft.brokered)]
+
+
+def adapter_path(row: PolicyFile) -> str:
+    """Where it lies below the run folder: targets differ, so these do."""
+    return "adapter/" + row.target[len("/etc/") :].replace("/", "_")
+
+
+def _adapter_files(draft: Draft) -> List[Json]:
+    adapter, llm = draft.settings.adapter, draft.manifest.llm
+    values = workload.placeholders(adapter, llm.models if llm else (), draft.brokered)
+    return [
+        {"path": adapter_path(row), "text": filled(row.text, values, adapter.file, f"files: {row.source}")}
+        for row in of_adapter(draft)
+    ]
 
 
 def files(draft: Draft, gate: Json) -> List[Json]:
@@ -42,6 +62,7 @@ def files(draft: Draft, gate: Json) -> List[Json]:
         out.append({"path": upstream.CA_PATH, "copy": path, "sha256": sha256})
     if draft.settings.ca_bundle:
         out.append({"path": "ca.pem", "copy": draft.settings.ca_bundle, "sha256": draft.settings.ca_digest})
+    out += _adapter_files(draft)
     if draft.brokered and m.llm is not None:
         mock = m.llm.mock is not None
         config = policy.litellm(m.llm.provider, m.llm.base_url, mock, m.llm.key_required)

@@ -67,13 +67,20 @@ def terminal(given: Mapping[str, str]) -> Dict[str, str]:
     return {**told, "COLORTERM": colours} if colours in _COLORTERMS else told
 
 
-def _front_env(adapter: Adapter, models: Sequence[str]) -> Dict[str, str]:
-    values = {
+def placeholders(adapter: Adapter, models: Sequence[str], brokered: bool) -> Dict[str, Optional[str]]:
+    """What an adapter's placeholders stand for; the front's have no value without one."""
+    if not brokered:
+        return {"@CA_FILE@": CA_FILE}
+    return {
         "@CA_FILE@": CA_FILE,
         "@FRONT_HOST@": f"front:{L2_PORT}",
         "@FRONT_URL@": f"http://front:{L2_PORT}",
         "@MODEL@": model_of(adapter, models),
     }
+
+
+def _front_env(adapter: Adapter, models: Sequence[str]) -> Dict[str, str]:
+    values = placeholders(adapter, models, True)
     return {name: filled(text, values, adapter.file, f"front_env.{name}") for name, text in adapter.front_env.items()}
 
 

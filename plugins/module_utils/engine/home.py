@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from . import regular, secretcommand, trust, yamlload
 
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
 _SECRETS_LIMIT = 64 * 1024
+_POLICY_LIMIT = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -202,8 +203,24 @@ def load_manifest(home: Home, name: str) -> Manifest:
 
 def load_adapter(collection: Path, name: str) -> adapters.Adapter:
     """What the collection says of a client. Raises ManifestError."""
-    file = str(collection / "agents" / adapters.FOLDERS[name] / adapters.FILE)
-    return adapters.validate(yamlload.load(file), file, name)
+    folder = collection / "agents" / adapters.FOLDERS[name]
+    file = str(folder / adapters.FILE)
+    found = adapters.validate(yamlload.load(file), file, name)
+    rows = [replace(row, text=_policy_file(folder / "files" / row.source, file)) for row in found.files]
+    return replace(found, files=tuple(rows))
+
+
+def _policy_file(path: Path, where: str) -> str:
+    """The text of an adapter's file. Raises ManifestError."""
+    try:
+        data, _ = regular.read(str(path), _POLICY_LIMIT)
+        if len(data) <= _POLICY_LIMIT:
+            return data.decode("utf-8")
+        message = f"the file is larger than {_POLICY_LIMIT // 1024} KiB"
+    except (OSError, UnicodeDecodeError, regular.NotRegularError) as exc:
+        message = f"the file cannot be used: {exc}"
+    remedy = f"put a text file there, or remove it from files in {where}"
+    raise ManifestError([Problem(message, str(path), key="files", remedy=remedy)])
 
 
 def load_settings(home: Home) -> Settings:
