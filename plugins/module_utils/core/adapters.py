@@ -14,7 +14,7 @@ from typing import Optional
 from . import formats as form
 from .errors import ManifestError, PlanError
 from .marked import Node
-from .schema import Choice, Key, ListOf, MapOf, Section, Text, check
+from .schema import Choice, Format, Key, ListOf, MapOf, Section, Text, check
 
 FILE = "adapter.yml"
 #: The shipped agent whose folder holds ``adapter.yml`` and ``image/`` of an adapter.
@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile("@[A-Z][A-Z0-9_]*@")
 _VARIABLES = MapOf(form.ENV_NAME, Text(min_length=0, max_length=4096))
 
 #: Below a folder of /etc: never in the home, under a state volume, in a grant, or over a file of the system.
-TARGET = form.Format("file-target", r"^/etc/[a-z0-9][a-z0-9-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$", "/etc/FOLDER/FILE")
+TARGET = Format("file-target", r"^/etc/[a-z0-9][a-z0-9-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$", "/etc/FOLDER/FILE")
 WHEN = ("always", "brokered", "direct")
 
 _FILE = Section(
