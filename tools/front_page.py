@@ -104,10 +104,12 @@ A method and target pass in this spelling alone.
 _CLIENTS = """
 ## Clients
 
-Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, the SDKs anthropic 2.14.0 and openai 3.57.0, langgraph 1.2.24
-and crewai 1.15.30 (both with Chat Completions and Responses) and smolagents 1.26.0. Codex offers the provider's web
-search by itself: without the grant its `config.toml` needs `web_search = "disabled"`. The Python frameworks need no
-grant.
+Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, hermes-agent 0.19.0 (Chat Completions), the SDKs anthropic
+2.14.0 and openai 3.57.0, langgraph 1.2.24 and crewai 1.15.30 (both with Chat Completions and Responses) and smolagents
+1.26.0. Codex offers the provider's web search by itself: without the grant its `/etc/codex/requirements.toml` needs
+`allowed_web_search_modes = ["disabled"]`, which, unlike `web_search` in `/etc/codex/config.toml`, neither
+`~/.codex/config.toml` nor `-c` undoes. Hermes and the Python frameworks need no grant. Hermes asks for
+`/api/v1/models`, `/api/show` and `/v1/models/NAME` before its first request; a 403 to these does not stop it.
 
 ## What clients see
 
