@@ -104,12 +104,22 @@ A method and target pass in this spelling alone.
 _CLIENTS = """
 ## Clients
 
-Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, hermes-agent 0.19.0 (Chat Completions), the SDKs anthropic
-2.14.0 and openai 3.57.0, langgraph 1.2.24 and crewai 1.15.30 (both with Chat Completions and Responses) and smolagents
-1.26.0. Codex offers the provider's web search by itself: without the grant its `/etc/codex/requirements.toml` needs
-`allowed_web_search_modes = ["disabled"]`, which, unlike `web_search` in `/etc/codex/config.toml`, neither
-`~/.codex/config.toml` nor `-c` undoes. Hermes and the Python frameworks need no grant. Hermes asks for
-`/api/v1/models`, `/api/show` and `/v1/models/NAME` before its first request; a 403 to these does not stop it.
+Recorded and tested: Claude Code 2.1.197, Codex 0.171.0, hermes-agent 0.19.0 (Chat Completions streamed and not,
+Responses, Messages), the SDKs anthropic 2.14.0 and openai 3.57.0, langgraph 1.2.24 and crewai 1.15.30 (both with Chat
+Completions and Responses) and smolagents 1.26.0. Codex offers the provider's web search by itself: without the grant
+its `/etc/codex/requirements.toml` needs `allowed_web_search_modes = ["disabled"]`, which, unlike `web_search` in
+`/etc/codex/config.toml`, neither `~/.codex/config.toml` nor `-c` undoes. Hermes and the Python frameworks need no
+grant.
+
+Hermes takes its endpoint from `config.yaml` alone: `model: {provider: custom, default, base_url, api_key}`. That speaks
+Chat Completions, or Messages with `api_mode: anthropic_messages` and its extra `anthropic`; it ignores
+`api_mode: codex_responses` there unless the endpoint is OpenAI's own. An entry of `custom_providers` with that
+`api_mode`, chosen as `provider: custom:NAME`, speaks Responses. Hermes asks for `/api/v1/models`, `/api/show` and
+`/v1/models/NAME` before its first request; a 403 to these does not stop it. `security.allow_lazy_installs: false` and
+`HERMES_DISABLE_LAZY_INSTALLS=1` keep it from installing packages as it runs.
+
+CrewAI 1.15.30 does not understand a tool call in streamed Responses from the scripted provider of the tests: use Chat
+Completions, streamed or not.
 
 ## What clients see
 
