@@ -48,7 +48,7 @@ MANIFEST = {
     "runtime": {"command": ["python3", "-c", PRINT, "600", canary("manifest-word")]},
     "llm": {
         "protocol": "openai",
-        "models": [canary("model"), "plain"],
+        "models": ["plain"],  # a name with braces is refused before anything exists
         "mock": [{"text": canary("mock-text")}, {"tool": "shell", "input": {canary("key"): canary("value")}}],
     },
     "secrets": {"files": ["odd.env"]},

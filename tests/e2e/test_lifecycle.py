@@ -232,7 +232,11 @@ def _complete(opened: Session, closed: Completed) -> None:
     """The evidence of a brokered session with one answer of the model and one refusal."""
     found = evidence(opened)
     assert str(found.folder) == closed.json["evidence"] == opened.document["evidence"]
-    assert {path.name for path in found.folder.iterdir()} == {*FILES, "chain.json"} - {"routed.json"}
+    assert {path.name for path in found.folder.iterdir()} == {*FILES, "chain.json"} - {
+        "routed.json",
+        "revisions.jsonl",
+        "rotations.jsonl",
+    }
     assert found.check() == [] and found.head() == closed.json["head"]
     assert found.folder.stat().st_mode & 0o777 == 0o700
     index = (opened.home.state / "asf" / "index.jsonl").read_text().splitlines()
