@@ -61,7 +61,7 @@ asf:
 from ansible.module_utils.basic import AnsibleModule  # noqa: E402
 
 from ansible_collections.asf.sandbox.plugins.module_utils import module as asf_module  # noqa: E402
-from ansible_collections.asf.sandbox.plugins.module_utils.engine import planning, rotating  # noqa: E402
+from ansible_collections.asf.sandbox.plugins.module_utils.engine import rotating  # noqa: E402
 from ansible_collections.asf.sandbox.plugins.module_utils.engine.podman import Podman  # noqa: E402
 
 SPEC = {
@@ -79,10 +79,7 @@ def work(params, check_mode, diff):
     if check_mode:
         return {"changed": True, "actions": [f"would give the broker of {session} the key of now"], "cut": 0}
 
-    def read_key(plan, entry):
-        return planning.secret_value(params["home"], params["collection"], plan, entry)
-
-    out = rotating.rotate(Podman(), session, read_key, params["patience"])
+    out = rotating.rotate(Podman(), session, params["home"], params["collection"], params["patience"])
     notes = [f"{out['cut']} requests in flight were cut"] if out["cut"] else []
     return {**out, "asf": {"session": session, "notes": notes}}
 

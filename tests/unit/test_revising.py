@@ -83,10 +83,8 @@ def test_L1_a_revision_that_was_killed_loses_none_in_the_evidence(
         if at == "_put":
             crash.setattr(revising, "_put", killed)
         else:
-            note = revising._note
-            crash.setattr(
-                revising, "_note", lambda s, **f: killed() if f["revising"] == revising.APPLIED else note(s, **f)
-            )
+            note = state.note
+            crash.setattr(state, "note", lambda s, **f: killed() if f["revising"] == revising.APPLIED else note(s, **f))
         with pytest.raises(KeyboardInterrupt):
             revising.apply(Podman(), doc, plan(1))  # type: ignore[arg-type]
     assert record()["revising"] == revising.APPLYING
@@ -116,7 +114,7 @@ def test_a_refused_policy_goes_back_and_says_so_only_where_that_is_true(
     with pytest.raises(EngineError, match="the old one stays"):
         revising.apply(Podman(), doc, plan(1))  # type: ignore[arg-type]
     assert plandoc.read(doc.path).digest == doc.digest and record()["revising"] is None
-    revising._note(ID, revising=revising.APPLYING)
+    state.note(ID, revising=revising.APPLYING)
     new = plandoc.write(doc.path, plan(1))
     with pytest.raises(EngineError, match="by an earlier one"):
         revising.apply(Podman(), new, new.plan)  # type: ignore[arg-type]
@@ -126,7 +124,7 @@ def test_a_refused_policy_goes_back_and_says_so_only_where_that_is_true(
 def test_the_way_out_is_called_cut_only_when_it_is(
     doc: PlanDocument, caddy: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revising._note(ID, revising=revising.APPLIED)
+    state.note(ID, revising=revising.APPLIED)
     monkeypatch.setattr(revising, "PATIENCE", 0.0)
     deaf = revising.conclude(ID, False, Podman(), doc)  # type: ignore[arg-type]
     assert "caddy could not be stopped" in deaf
@@ -144,7 +142,7 @@ def test_a_new_policy_that_nobody_could_look_at_loses_its_way_out(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    revising._note(ID, revising=revising.APPLIED)
+    state.note(ID, revising=revising.APPLIED)
     monkeypatch.setattr(verification, "_not_over", lambda *_: None)
     monkeypatch.setattr(verification, "outside", lambda *_, **__: [])
     monkeypatch.setattr(verification, "_counted", fails)

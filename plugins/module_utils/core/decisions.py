@@ -239,7 +239,8 @@ def spent(content: bytes) -> dict[str, Any] | None:
     at = content.rfind(b'"msg":"usage"')
     while at >= 0:
         begin = content.rfind(b"\n", 0, at) + 1
-        line = content[begin:].split(b"\n", 1)[0]
+        end = content.find(b"\n", at)
+        line = content[begin : end if end >= 0 else len(content)]
         raw = _json(line[line.find(b"{") :].decode("utf-8", "replace"))
         if raw is not None and isinstance(raw.get("so_far"), Mapping):
             return _record(raw["so_far"], _COUNTED)

@@ -15,7 +15,7 @@ from . import containers, plan_network, workload
 from .manifest import Manifest
 from .plan_containers import container_row, enforced, secrets, specs, volumes
 from .plan_draft import Draft, Host, Repo, Request, Settings, canonical, digest, draft_of
-from .plan_files import files
+from .plan_files import caddy, files
 from .plan_gate import gate_plan
 
 Json = Dict[str, Any]
@@ -56,7 +56,8 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
     made = specs(d)
     labels = {"asf.session": d.id, "asf.owner": str(host.uid), "asf.mode": d.mode, "asf.isolation": "container"}
     mounts = [row for spec in made for row in containers.mount_rows(spec)]
-    gate = gate_plan(d, mounts)
+    config = caddy(d)
+    gate = gate_plan(d, mounts, config)
     return {
         **_head(d),
         "workload": _workload(d, gate),
@@ -68,7 +69,7 @@ def build(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Setti
         "mounts": mounts,
         "secrets": secrets(d),
         "volumes": volumes(d),
-        "files": files(d, gate),
+        "files": files(d, gate, config),
         "gate": gate,
         "limits": {s.role: enforced(d, s) for s in made},
         "warnings": d.warnings,

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Optional
 
 from . import plan_network as network, policy, roles, seccomp, upstream, workload
 from .adapters import PolicyFile, filled
 from .plan_draft import Draft, Json
 
 
-def caddy(draft: Draft) -> Json:
-    """Caddy's whole configuration."""
+def caddy(draft: Draft) -> Optional[Json]:
+    """Caddy's whole configuration; None where there is no Caddy."""
+    if roles.CADDY not in draft.roles:
+        return None
     return policy.caddy(
         draft.id,
         draft.topology,
@@ -43,8 +45,11 @@ def _adapter_files(draft: Draft) -> List[Json]:
     ]
 
 
-def files(draft: Draft, gate: Json) -> List[Json]:
-    """Files below the session's run folder, mounted read-only: ``path`` and one of ``json``, ``text``, ``copy``."""
+def files(draft: Draft, gate: Json, config: Optional[Json]) -> List[Json]:
+    """Files below the session's run folder, mounted read-only: ``path`` and one of ``json``, ``text``, ``copy``.
+
+    ``config`` is Caddy's.
+    """
     m = draft.manifest
     profile = draft.host.seccomp_default
     out: List[Json] = [
@@ -55,8 +60,8 @@ def files(draft: Draft, gate: Json) -> List[Json]:
         },
         {"path": "gate.json", "json": gate},
     ]
-    if roles.CADDY in draft.roles:
-        out.append({"path": "caddy/caddy.json", "json": caddy(draft)})
+    if config is not None:
+        out.append({"path": "caddy/caddy.json", "json": config})
     if (proxy := network.chain(draft)) and proxy.scheme == "https":
         path, sha256 = draft.settings.upstream_ca
         out.append({"path": upstream.CA_PATH, "copy": path, "sha256": sha256})

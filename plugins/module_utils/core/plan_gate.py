@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence
 
-from . import plan_files, plan_network as network, policy, roles, routed, workload
+from . import plan_network as network, policy, roles, routed, workload
 from .decisions import DENIED_NAME
 from .plan_draft import Draft, Json
 
@@ -37,7 +37,7 @@ def _unreached(draft: Draft) -> List[str]:
     return list(dict.fromkeys(out))
 
 
-def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
+def _probes(draft: Draft, mounts: Sequence[Json], config: Optional[Json]) -> Json:
     """Empty lists and nulls where the mode has none: no L1 means no allow and no deny, no Caddy no cable at all."""
     caddy, reach = draft.topology.agent.far.ip, network.served(draft)
     l1 = f"{caddy}:{policy.L1_PORT}" if draft.mode == roles.PROXY else None
@@ -53,7 +53,7 @@ def _probes(draft: Draft, mounts: Sequence[Json]) -> Json:
         "allow": {"proxy": l1, "target": verify} if l1 and verify else None,
         "front": {"addr": f"{caddy}:{policy.L2_PORT}", "path": policy.CONTROL_PATH} if draft.brokered else None,
         "deny": {"proxy": l1, "target": f"{DENIED_NAME}:443"} if l1 else None,
-        "policy": policy.policy_id(plan_files.caddy(draft)) if roles.CADDY in draft.roles else "",
+        "policy": policy.policy_id(config) if config else "",
         "tls": _tls(f"{caddy}:{policy.L1T_PORT}", verify, names) if names else None,
         "routed": routed.probes(draft.manifest, draft.topology.gateway) if draft.mode == roles.ROUTED else None,
         "mounts": [{"target": m["target"], "type": "", "rw": m["rw"]} for m in mounts if m["role"] == roles.AGENT],
@@ -67,8 +67,8 @@ def _tls(address: str, verify: Optional[str], names: Sequence[str]) -> Json:
     return {"addr": address, "allow": control if control in names else "", "deny": DENIED_NAME}
 
 
-def gate_plan(draft: Draft, mounts: Sequence[Json]) -> Json:
-    """The document ``gate.json`` without the plan's digest."""
+def gate_plan(draft: Draft, mounts: Sequence[Json], config: Optional[Json]) -> Json:
+    """The document ``gate.json`` without the plan's digest; ``config`` is Caddy's configuration, where there is one."""
     m = draft.manifest
     env, tokens = workload.environment(
         draft.settings.adapter,
@@ -96,5 +96,5 @@ def gate_plan(draft: Draft, mounts: Sequence[Json]) -> Json:
         "argv": workload.argv(m.command, draft.request.command),
         "cwd": workload.folder([r.name for r in draft.repos]),
         "time_s": m.limits.time or draft.settings.limits["agent"].get("time", 0),
-        "probes": _probes(draft, mounts),
+        "probes": _probes(draft, mounts, config),
     }

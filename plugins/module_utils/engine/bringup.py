@@ -12,7 +12,7 @@ import json
 import os
 import secrets as random
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
@@ -99,19 +99,21 @@ def _secret_value(entry: Json, read_key: KeyReader) -> str:
     return read_key(entry)
 
 
+def secret_call(doc: PlanDocument, entry: Json, value: str) -> Tuple[List[str], bytes]:
+    """Words for ``podman`` that make one of the plan's secrets, and what they read."""
+    labels = [f"--label=asf.session={doc.session}", f"--label=asf.owner={doc.plan['owner']['uid']}"]
+    return ["secret", "create", *labels, entry["name"], "-"], value.encode()
+
+
 def _secret_calls(doc: PlanDocument, read_key: KeyReader) -> List[Any]:
-    owner = str(doc.plan["owner"]["uid"])
-    labels = [f"--label=asf.session={doc.session}", f"--label=asf.owner={owner}"]
-    return [
-        (["secret", "create", *labels, entry["name"], "-"], _secret_value(entry, read_key).encode())
-        for entry in doc.plan["secrets"]
-    ]
+    return [secret_call(doc, entry, _secret_value(entry, read_key)) for entry in doc.plan["secrets"]]
 
 
 # --- create and init -------------------------------------------------------------------------------------------
 
 
-def _create_args(container: Json, digest: str) -> List[str]:
+def create_args(container: Json, digest: str) -> List[str]:
+    """Words for ``podman`` that make one of the plan's containers."""
     args = list(container["args"])
     return [args[0], f"--label=asf.plan={digest}", *args[1:]]
 
@@ -135,7 +137,7 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
     write_files(doc)
     with secretstore.coreless():
         podman.parallel(_secret_calls(doc, read_key))
-    podman.parallel([_create_args(c, doc.origin) for c in doc.plan["containers"]], timeout=180)
+    podman.parallel([create_args(c, doc.origin) for c in doc.plan["containers"]], timeout=180)
     podman.run(["init", *doc.names().values()], timeout=60)
     chosen = _chosen(podman, doc)
     state.begin_step(doc.session, "created", containers=chosen)
@@ -146,21 +148,21 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
     }
 
 
+def first_process(role: str, name: str, got: Json) -> Json:
+    """The identity of a container's first process, as the record has it. Raises EngineError of a dead one."""
+    start = procs.start_time(got["pid"])
+    if start is None:
+        raise EngineError(f"the {role} container died right after init", remedy="see its last words in podman logs")
+    net = os.readlink(f"/proc/{got['pid']}/ns/net")
+    return {"id": got["id"], "name": name, "pid": got["pid"], "start": start, "net": net}
+
+
 def _chosen(podman: Podman, doc: PlanDocument) -> Dict[str, Json]:
     """Identity of each first process: what later probes compare with, because 4.3 may swap it silently."""
     out = {}
     uplinks = {one["role"]: one for one in doc.plan["wiring"]["uplinks"]}
     for role, got in observe.inspect(podman, doc.names()).items():
-        start = procs.start_time(got["pid"])
-        if start is None:
-            raise EngineError(f"the {role} container died right after init", remedy="see its last words in podman logs")
-        out[role] = {
-            "id": got["id"],
-            "name": doc.names()[role],
-            "pid": got["pid"],
-            "start": start,
-            "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
-        }
+        out[role] = first_process(role, doc.names()[role], got)
         if role in uplinks:
             out[role]["uplink"] = uplinks[role]["interface"]
             usernet.bound(role, got["pid"], got["namespace"], uplinks[role]["memory"])

@@ -36,13 +36,13 @@ def apply(podman: Podman, old: PlanDocument, plan: Json) -> PlanDocument:
     record = state.read(old.session) or {}
     statevolumes.remember(plan)  # before the workload can send there what it keeps
     _keep(record, old)  # the plan's file holds the next revision from here on, also after a crash
-    _note(old.session, revising=APPLYING)
+    state.note(old.session, revising=APPLYING)
     doc = plandoc.write(old.path, plan)
     refused = _put(podman, doc)
     if refused:
         raise _back(podman, old, doc, record.get("revising"), refused)
     _keep(record, doc)
-    _note(old.session, revising=APPLIED, plan_digest=doc.digest)
+    state.note(old.session, revising=APPLIED, plan_digest=doc.digest)
     return doc
 
 
@@ -56,15 +56,8 @@ def _back(podman: Podman, old: PlanDocument, doc: PlanDocument, pending: Optiona
             code="policy-refused",
         )
     _put(podman, plandoc.write(old.path, old.plan))
-    _note(old.session, revising=pending)
+    state.note(old.session, revising=pending)
     return EngineError("Caddy refused the new policy; the old one stays", found=refused, code="policy-refused")
-
-
-def _note(session: str, **fields: Any) -> None:
-    """Into the record of a live session, whoever attends it."""
-    record = state.read(session)
-    if record is not None:
-        state.write({**record, **fields})
 
 
 def _put(podman: Podman, doc: PlanDocument) -> str:
@@ -146,7 +139,7 @@ def conclude(session: str, ok: bool, podman: Podman, doc: PlanDocument) -> str:
     pending = record.get("revising")
     if ok and pending:
         _keep(record, doc)
-        _note(session, revising=None, plan_digest=doc.digest)
+        state.note(session, revising=None, plan_digest=doc.digest)
     if ok or not pending:
         return ""
     if pending == APPLYING:

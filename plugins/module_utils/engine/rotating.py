@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
-import os
 import time
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Dict, Optional
 
-from ..core import decisions, revision
+from ..core import decisions
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
 from ..core.roles import BROKER, CADDY
-from . import bringup, logs, netns, observe, plandoc, procs, state
+from . import bringup, keys, logs, netns, observe, plandoc, procs, secretstore, state, wiring
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -27,20 +25,19 @@ Json = Dict[str, Any]
 
 #: Seconds that requests in flight get before the old broker's cable is unplugged.
 PATIENCE = 30.0
-_PARKED = "parked0"
 _OLD = "-old"
 _ESTABLISHED = "01"
 
 
-def rotate(podman: Podman, session: str, read_key: Callable[[Json, Json], str], patience: float = PATIENCE) -> Json:
+def rotate(podman: Podman, session: str, home: Optional[str], collection: str, patience: float = PATIENCE) -> Json:
     """Returns ``{changed, actions, cut}``; ``cut`` is how many connections were still open. Raises EngineError.
 
-    ``read_key`` gives a secret's value for the plan and the secret's entry in it.
+    ``home`` and ``collection`` say where keys are looked for (``keys.reader``).
     """
     doc = _brokered(session)
     with state.lock(session):
         name = doc.names()[BROKER]
-        value = _value(doc, read_key)  # before anything is changed
+        value = keys.reader(home, collection, doc.plan)(_provider(doc))  # before anything is changed
         _aside(podman, doc, name)
         try:
             _new_secret(podman, doc, value)
@@ -51,9 +48,9 @@ def rotate(podman: Podman, session: str, read_key: Callable[[Json, Json], str], 
             raise
         cut = _drained(doc, patience)
         _keep(podman, doc, cut)
-        _switch(doc, row)
+        wiring.replug(row["pid"], int(bringup.chosen(doc)[CADDY]["pid"]), _cable(doc))
         podman.run(["rm", "--force", "--ignore", "--time", "2", name + _OLD])
-        _note(doc, row)
+        state.note(doc.session, containers={**bringup.chosen(doc), BROKER: row})
     return {"changed": True, "actions": [f"the broker of {session} has the key of now"], "cut": cut}
 
 
@@ -83,10 +80,6 @@ def _provider(doc: PlanDocument) -> Json:
     return found
 
 
-def _value(doc: PlanDocument, read_key: Callable[[Json, Json], str]) -> str:
-    return read_key(doc.plan, _provider(doc))
-
-
 def _aside(podman: Podman, doc: PlanDocument, name: str) -> None:
     """The working broker makes room for the planned name; what an interrupted rotation left there goes."""
     there = podman.run(["inspect", "--type", "container", "--format", "{{.Id}}", name], check=False).stdout.strip()
@@ -107,62 +100,25 @@ def _new_secret(podman: Podman, doc: PlanDocument, value: str) -> None:
     """In place of the old one, which running containers do not need: the engine has copied it into them."""
     entry = _provider(doc)
     podman.run(["secret", "rm", entry["name"]], check=False)
-    labels = [f"--label=asf.session={doc.session}", f"--label=asf.owner={doc.plan['owner']['uid']}"]
-    podman.run(["secret", "create", *labels, entry["name"], "-"], input=value.encode())
+    words, data = bringup.secret_call(doc, entry, value)
+    with secretstore.coreless():
+        podman.run(words, input=data)
 
 
 def _second(podman: Podman, doc: PlanDocument, name: str) -> Json:
     """The second broker, running; its first process as the record has it."""
     container = next(c for c in doc.plan["containers"] if c["role"] == BROKER)
-    args = [f"--name={name}" if word == f"--name={container['name']}" else word for word in container["args"]]
-    podman.run([args[0], f"--label=asf.plan={revision.origin(doc.plan, doc.digest)}", *args[1:]], timeout=180)
+    podman.run(bringup.create_args(container, doc.origin), timeout=180)
     podman.run(["init", name], timeout=60)
-    got = observe.inspect(podman, {BROKER: name})[BROKER]
-    start = procs.start_time(got["pid"])
-    if start is None:
-        raise EngineError(f"{name} died right after init", remedy="see its last words in podman logs")
-    netns.commands([(got["pid"], ["ip", "-batch", "-"], _parked(_cable(doc)))])
+    row = bringup.first_process(BROKER, name, observe.inspect(podman, {BROKER: name})[BROKER])
+    wiring.park(row["pid"], _cable(doc))
     podman.run(["start", name], timeout=60)
-    return {
-        "id": got["id"],
-        "name": name,
-        "pid": got["pid"],
-        "start": start,
-        "net": os.readlink(f"/proc/{got['pid']}/ns/net"),
-    }
+    return row
 
 
 def _cable(doc: PlanDocument) -> Json:
     found: Json = next(c for c in doc.plan["wiring"]["cables"] if c["near"]["role"] == BROKER)
     return found
-
-
-def _parked(cable: Json) -> str:
-    near, far, mtu = cable["near"], cable["far"], cable["mtu"]
-    return (
-        f"link add {near['interface']} mtu {mtu} address {near['mac']} arp off type veth "
-        f"peer name {_PARKED} mtu {mtu} address {far['mac']} arp off\n"
-        f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}\n"
-        f"link set {near['interface']} up\n"
-        "link set lo up\n"
-        f"neigh replace {far['ip']} lladdr {far['mac']} nud permanent dev {near['interface']}\n"
-    )
-
-
-def _switch(doc: PlanDocument, row: Json) -> None:
-    """Unplug the old cable, which ends the old broker, and plug the parked end in. Raises EngineError."""
-    cable, caddy = _cable(doc), int(bringup.chosen(doc)[CADDY]["pid"])
-    near, far = cable["near"], cable["far"]
-    there = netns.commands([(caddy, ["ip", "-j", "link", "show"], None)])[0]
-    gone = f"link del {far['interface']}\n" if far["interface"] in [one["ifname"] for one in json.loads(there)] else ""
-    plug = (
-        f"addr add {far['ip']}/32 peer {near['ip']} dev {far['interface']}\n"
-        f"link set {far['interface']} up\n"
-        f"neigh replace {near['ip']} lladdr {near['mac']} nud permanent dev {far['interface']}\n"
-    )
-    batch = [(caddy, ["ip", "-batch", "-"], gone)] if gone else []
-    batch.append((row["pid"], ["ip", "-batch", "-"], f"link set {_PARKED} netns {caddy} name {far['interface']}\n"))
-    netns.commands([*batch, (caddy, ["ip", "-batch", "-"], plug)])
 
 
 def _drained(doc: PlanDocument, patience: float) -> int:
@@ -199,9 +155,3 @@ def _keep(podman: Podman, doc: PlanDocument, cut: int) -> None:
     told: Json = {"at": state.now(), "what": "provider key rotated", "connections_cut": cut}
     told["usage"] = decisions.usage([], parsed.usage)["models"]
     evidence.write_lines("rotations.jsonl", [*evidence.read_lines("rotations.jsonl"), told])
-
-
-def _note(doc: PlanDocument, row: Mapping[str, Any]) -> None:
-    record: Optional[Json] = state.read(doc.session)
-    if record is not None:
-        state.write({**record, "containers": {**record["containers"], BROKER: dict(row)}})

@@ -148,6 +148,13 @@ def begin_step(session: str, step: str, env: Env = None, **fields: Any) -> Recor
     return write({**record, **fields, "step": step, "controllers": me()}, env)
 
 
+def note(session: str, env: Env = None, **fields: Any) -> None:
+    """Put something into the record of a session, whoever attends it; nothing without a record."""
+    record = read(session, env)
+    if record is not None:
+        write({**record, **fields}, env)
+
+
 def join(session: str, env: Env = None) -> Record:
     """Add the caller's controllers to the living ones of a live session: who attaches sees to its end.
 

@@ -105,10 +105,10 @@ def _written(doc: PlanDocument, record: Json, results: List[Json], nonce: str, b
     return report
 
 
-def _conclude(doc: PlanDocument, results: List[Json], nonce: str, began: float) -> Json:
+def _conclude(podman: Podman, doc: PlanDocument, results: List[Json], nonce: str, began: float) -> Json:
     record = state.read(doc.session) or {}
     report, bad = _written(doc, record, results, nonce, began), probes.blocking(results)
-    cut = revising.conclude(doc.session, not bad, Podman(), doc) if record.get("revising") else ""
+    cut = revising.conclude(doc.session, not bad, podman, doc) if record.get("revising") else ""
     if bad:
         error = VerifyError(
             f"{len(bad)} of {len(results)} probes did not pass: " + ", ".join(r["id"] for r in bad[:8]),
@@ -175,7 +175,7 @@ def _verify(podman: Podman, doc: PlanDocument) -> Json:
         _not_over(podman, doc, chosen)
     results = outside(podman, doc, chosen, agent_started=live)
     if probes.blocking(results):
-        return _conclude(doc, results, "", began)
+        return _conclude(podman, doc, results, "", began)
     try:
         if live:
             report, later = _counted(doc, chosen, lambda: _live_report(podman, doc))
@@ -188,7 +188,7 @@ def _verify(podman: Podman, doc: PlanDocument) -> Json:
         error.results = [*results, _silent(error)]  # type: ignore[attr-defined]
         _written(doc, record, error.results, "", began)  # type: ignore[attr-defined]
         raise
-    return _conclude(doc, _merge(results, later), str(report.get("nonce", "")), began)
+    return _conclude(podman, doc, _merge(results, later), str(report.get("nonce", "")), began)
 
 
 def _first_report(podman: Podman, doc: PlanDocument, chosen: Mapping[str, Json]) -> Tuple[Json, List[Json]]:

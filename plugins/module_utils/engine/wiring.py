@@ -8,7 +8,7 @@ measured), peers are /32, neighbours permanent. It dies with either namespace, s
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Set
 
 from ..core.errors import EngineError
 from ..core.roles import GATEWAY
@@ -17,13 +17,22 @@ from . import netns
 Json = Dict[str, Any]
 
 
+#: Name of a cable's far end while it waits in the near container's own namespace.
+_PARKED = "parked0"
+
+
 def _near_batch(cable: Json, far_pid: int) -> str:
+    return _new_batch(cable, cable["far"]["interface"], f" netns {far_pid}")
+
+
+def _new_batch(cable: Json, peer: str, where: str) -> str:
+    """A new pair, its near end ready; the far one has the name ``peer`` and lies where the words say (ip-link(8))."""
     near, far, mtu = cable["near"], cable["far"], cable["mtu"]
     return (
         "\n".join(
             [
                 f"link add {near['interface']} mtu {mtu} address {near['mac']} arp off type veth "
-                f"peer name {far['interface']} mtu {mtu} address {far['mac']} arp off netns {far_pid}",
+                f"peer name {peer} mtu {mtu} address {far['mac']} arp off{where}",
                 f"addr add {near['ip']}/32 peer {far['ip']} dev {near['interface']}",
                 f"link set {near['interface']} up",
                 "link set lo up",
@@ -48,10 +57,33 @@ def _far_batch(cable: Json) -> str:
     )
 
 
+def park(pid: int, cable: Json) -> None:
+    """A cable whose near container is there and whose far end waits beside it, for ``replug``. Raises EngineError."""
+    netns.commands([(pid, ["ip", "-batch", "-"], _new_batch(cable, _PARKED, ""))])
+
+
+def replug(near_pid: int, far_pid: int, cable: Json) -> None:
+    """Put a parked cable in the place of the one that is plugged, if there still is one. Raises EngineError."""
+    interface = cable["far"]["interface"]
+    batch: List[netns.Command] = []
+    if interface in _links(netns.commands([(far_pid, _LINKS, None)])[0]):
+        batch.append((far_pid, ["ip", "-batch", "-"], f"link del {interface}\n"))
+    move = f"link set {_PARKED} netns {far_pid} name {interface}\n"
+    batch.append((near_pid, ["ip", "-batch", "-"], move))
+    netns.commands([*batch, (far_pid, ["ip", "-batch", "-"], _far_batch(cable))])
+
+
+_LINKS = ["ip", "-j", "link", "show"]
+
+
+def _links(listed: str) -> Set[str]:
+    return {str(link.get("ifname")) for link in json.loads(listed)}
+
+
 def plugged(pids: Mapping[str, int], cables: Sequence[Json]) -> List[bool]:
     """For each cable: does its near interface exist in the near container's namespace?"""
-    outs = netns.commands([(pids[c["near"]["role"]], ["ip", "-j", "link", "show"], None) for c in cables])
-    return [c["near"]["interface"] in {link.get("ifname") for link in json.loads(out)} for c, out in zip(cables, outs)]
+    outs = netns.commands([(pids[c["near"]["role"]], _LINKS, None) for c in cables])
+    return [c["near"]["interface"] in _links(out) for c, out in zip(cables, outs)]
 
 
 def _route_batch(planned: Json) -> str:

@@ -13,6 +13,7 @@ import (
 // how many may be. A tunnel outlives the handler that let it in as long as the newest handler would let it in too; with
 // the last handler everything ends (case P15).
 type tunnels struct {
+	key    string // of listeners
 	group  *group
 	slots  chan struct{}
 	forget func()
@@ -43,7 +44,7 @@ func (c *Connect) join() {
 	key := c.Session + "\n" + c.Listener
 	t := listeners[key]
 	if t == nil || t.group.isStopped() || cap(t.slots) != c.MaxTunnels {
-		t = &tunnels{group: newGroup(), slots: make(chan struct{}, c.MaxTunnels), open: map[*tunnel]struct{}{}}
+		t = &tunnels{key: key, group: newGroup(), slots: make(chan struct{}, c.MaxTunnels), open: map[*tunnel]struct{}{}}
 		t.forget = register(t.group)
 		listeners[key] = t
 	}
@@ -57,12 +58,7 @@ func (c *Connect) join() {
 func (c *Connect) part() {
 	t := c.tunnels
 	t.mu.Lock()
-	for i, one := range t.handlers {
-		if one == c {
-			t.handlers = append(t.handlers[:i], t.handlers[i+1:]...)
-			break
-		}
-	}
+	t.handlers = slices.DeleteFunc(t.handlers, func(one *Connect) bool { return one == c })
 	last := len(t.handlers) == 0
 	if !last {
 		t.prune()
@@ -75,8 +71,8 @@ func (c *Connect) part() {
 	t.forget()
 	listenersMu.Lock()
 	defer listenersMu.Unlock()
-	if key := c.Session + "\n" + c.Listener; listeners[key] == t {
-		delete(listeners, key)
+	if listeners[t.key] == t {
+		delete(listeners, t.key)
 	}
 }
 
