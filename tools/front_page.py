@@ -77,16 +77,17 @@ _LIMITS = """
 
 A request that begins below a budget is finished, so the last ones can pass it. Where an answer broke off, the
 client hung up or the provider reports nothing, tokens are estimated: a token for four bytes of the request or of an
-answer that is no stream, and one for each event of a stream. Who hangs up ends a stream, and the provider its work; an
-answer that comes as a whole is waited for and counted, whoever is there to read it. `count_tokens` and refused requests
-use none. The count outlives a changed configuration, a restart of Caddy's program (what runs, or ended in the last
-tenth of a second, may be lost when it is killed) and of the broker; it ends with the session.
+answer that is no stream, and one for each event of a stream (more for an event beyond 512 bytes). Who hangs up ends a
+stream, and the provider its work; an answer that comes as a whole is waited for and counted, whoever is there to read
+it. `count_tokens` and refused requests use none. The count outlives a changed configuration, a restart of Caddy's
+program (what runs, or ended in the last tenth of a second, may be lost when it is killed) and of the broker; it ends
+with the session.
 
 Prices are the list prices of the pinned LiteLLM's own map (`tools/gen_prices.py`), found by `llm.provider` and the
 model's name, with or without its date; tokens from and into a cache have prices of their own. They are not your
 contract's. Under `usd_per_session` a model without a known price is refused (400 `denied-price`), and so are
-`service_tier` and `speed` where they cost more; without it such requests pass, and are told as "without a known price"
-instead of as free. What hosted tools cost beside tokens is not counted.
+`service_tier`, `speed` and `inference_geo` where they cost more; without it such requests pass, and are told as
+"without a known price" instead of as free. What hosted tools cost beside tokens is not counted.
 
 Each request that was passed on leaves a line `usage` in Caddy's log: `model`, `status`, `outcome`, `input_tokens`,
 `cached_tokens`, `cache_write_tokens`, `output_tokens`, `estimated`, `ms`, `first_ms` (until the first piece of the

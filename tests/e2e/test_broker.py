@@ -300,6 +300,17 @@ def test_B4_what_arrives_at_the_provider(anthropic: Session, openai: Session, wo
     assert world.accepts(mark, address=addresses.SITE) == []
 
 
+def test_no_answer_is_had_by_making_the_broker_refuse_it(openai: Session, world: World) -> None:
+    """LiteLLM validates answers when a request says so, and puts what does not fit into its error: the provider was
+    paid, the agent had its words, and nothing was counted."""
+    mark = world.mark()
+    form = {"type": "json_object", "response_schema": {"type": "object", "required": ["q"]}, "enforce_validation": True}
+    (answer,) = ask(openai, chat(response_format=form))
+    assert (answer.status, answer.reason) == (400, "denied-parameter"), answer
+    world.settle()
+    assert world.provider_requests(mark) == []
+
+
 def test_broken_requests_get_no_trace_of_the_broker(anthropic: Session) -> None:
     """A model's name with line ends and malformed messages are refused by the front, in words of its own."""
     wrong = [

@@ -96,12 +96,12 @@ func or(price, other float64) float64 {
 	return other
 }
 
-// DearTier names what a request asks for that costs more than the list: `service_tier` and `speed`, unless they say
-// what holds anyway.
+// DearTier names what a request asks for that costs more than the list: `service_tier`, `speed` and `inference_geo`,
+// unless they say what holds anyway.
 func DearTier(body []byte) string {
-	for _, field := range []string{"service_tier", "speed"} {
+	for _, field := range []string{"service_tier", "speed", "inference_geo"} {
 		switch value := strings.Trim(string(member(body, field)), "\" \t\r\n"); value {
-		case "", "null", "auto", "default", "standard", "standard_only", "flex", "normal":
+		case "", "null", "auto", "default", "standard", "standard_only", "flex", "normal", "global":
 		default:
 			return field
 		}

@@ -106,7 +106,7 @@ func TestDearTier(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"model":"m"}`: "", `{"service_tier":"auto","speed":null}`: "", `{"service_tier":"priority"}`: "service_tier",
 		`{"speed": "fast"}`: "speed", `{"service_tier":"au\u0074o"}`: "service_tier", `{"service_tie\u0072":"priority"}`: "service_tier",
-		`{"metadata":{"speed":"fast"}}`: "",
+		`{"metadata":{"speed":"fast"}}`: "", `{"inference_geo":"us"}`: "inference_geo", `{"inference_geo":"global"}`: "",
 	} {
 		if got := DearTier([]byte(body)); got != want {
 			t.Errorf("%s: %q, want %q", body, got, want)

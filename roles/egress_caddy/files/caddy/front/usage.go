@@ -32,6 +32,8 @@ type reported struct {
 	InputDetails struct {
 		Cached int64 `json:"cached_tokens"` // Responses: within input_tokens
 	} `json:"input_tokens_details"`
+	// Messages: what the provider did for one answer, compactions included, which the numbers above leave out.
+	Iterations []reported `json:"iterations"`
 }
 
 func (r *reported) usage() Usage {
@@ -39,7 +41,17 @@ func (r *reported) usage() Usage {
 	u := Usage{Input: max(r.InputTokens, r.Prompt) - within, Cached: within, Written: r.CacheCreation, Output: max(r.OutputTokens, r.Completion)}
 	u.Cached = max(u.Cached, r.CacheRead)
 	u.Input, u.Cached, u.Written, u.Output, u.Hour = bounded(u.Input), bounded(u.Cached), bounded(u.Written), bounded(u.Output), bounded(r.CacheOf.Hour)
-	return u
+	var sum Usage
+	for n := range r.Iterations {
+		one := r.Iterations[n].usage()
+		sum = Usage{bounded(sum.Input + one.Input), bounded(sum.Cached + one.Cached), bounded(sum.Written + one.Written), bounded(sum.Output + one.Output), false, bounded(sum.Hour + one.Hour)}
+	}
+	return most(u, sum)
+}
+
+// most is the larger number of each kind: no report lowers another.
+func most(a, b Usage) Usage {
+	return Usage{max(a.Input, b.Input), max(a.Cached, b.Cached), max(a.Written, b.Written), max(a.Output, b.Output), a.Reported || b.Reported, max(a.Hour, b.Hour)}
 }
 
 // bounded keeps a number within what a session can add up.
@@ -47,10 +59,11 @@ func bounded(n int64) int64 { return min(max(n, 0), 1<<40) }
 
 // Meter reads the usage out of an answer as it passes.
 type Meter struct {
-	usage  Usage
-	events int64 // of a stream: an estimate of its tokens when nobody reports them
-	size   int64 // of an answer that is no stream
-	tail   []byte
+	usage   Usage
+	bundled int64 // bytes of large events of a stream, beyond eventSize: they hold many tokens
+	events  int64 // of a stream: an estimate of its tokens when nobody reports them
+	size    int64 // of an answer that is no stream
+	tail    []byte
 	// final: a report came that may be the last. Of a stream it is when the stream ends as it should; message_start's, which
 	// comes before the answer, never is. exact: it is that of a whole answer that is no stream.
 	final, exact bool
@@ -58,9 +71,12 @@ type Meter struct {
 
 var usageKey = NewSearcher(`"usage"`)
 
+const eventSize = 512 // bytes that an event of one token has at most; what goes beyond them is text
+
 // Event looks at one JSON document of a stream. Reports are cumulative: the largest number of each kind counts.
 func (m *Meter) Event(doc []byte) {
 	m.events++
+	m.bundled += max(0, int64(len(doc))-eventSize)
 	if usageKey.Index(doc) < 0 { // within a text its quotes are escaped
 		return
 	}
@@ -86,8 +102,8 @@ func (m *Meter) add(r *reported) {
 	if r == nil {
 		return
 	}
-	u := r.usage()
-	m.usage = Usage{max(m.usage.Input, u.Input), max(m.usage.Cached, u.Cached), max(m.usage.Written, u.Written), max(m.usage.Output, u.Output), true, max(m.usage.Hour, u.Hour)}
+	m.usage = most(m.usage, r.usage())
+	m.usage.Reported = true
 }
 
 // Document looks at a whole answer. Only the key of the document itself counts: a tool's input may have one too.
@@ -194,6 +210,6 @@ func (m *Meter) Read(requestBytes int64, complete bool) Usage {
 	if u.Input+u.Cached+u.Written == 0 {
 		u.Input = (requestBytes + 3) / 4
 	}
-	u.Output, u.Reported = max(u.Output, m.events, (m.size+3)/4), false
+	u.Output, u.Reported = max(u.Output, m.events+(m.bundled+3)/4, (m.size+3)/4), false
 	return u
 }

@@ -139,3 +139,23 @@ func TestAccountFile(t *testing.T) {
 		t.Error("a broken file is a fresh budget")
 	}
 }
+
+// TestIterationsCount: a compaction is no part of the answer's own numbers, and is paid for.
+func TestIterationsCount(t *testing.T) {
+	var m Meter
+	m.Document([]byte(`{"content":[],"usage":{"input_tokens":10,"output_tokens":5,"iterations":[{"type":"compaction","input_tokens":180000,"output_tokens":3500},{"type":"message","input_tokens":10,"output_tokens":5}]}}`))
+	if u := m.Read(100, true); u.Input != 180010 || u.Output != 3505 || !u.Reported {
+		t.Errorf("%+v", u)
+	}
+}
+
+// TestAnswersInFewEventsAreEstimatedByTheirSize: who hangs up just before the report wins nothing by a provider that
+// puts much into one event.
+func TestAnswersInFewEventsAreEstimatedByTheirSize(t *testing.T) {
+	var m Meter
+	m.Event([]byte(`{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}`))
+	m.Event([]byte(`{"delta":"` + strings.Repeat("x", 200_000) + `"}`))
+	if u := m.Read(100, false); u.Output < 49_000 || u.Reported {
+		t.Errorf("%+v", u)
+	}
+}
