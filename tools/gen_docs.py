@@ -36,7 +36,7 @@ file is reported at once, with line, key, what was found and what to do.
 - Text that some YAML readers take for something else (`on`, `0o12`, `1e3`, `2024-01-31`) must be written in quotes, and
   so must numbers where text belongs.
 - A key that this version cannot enforce is refused by name when the session is planned. At present these are:
-  `isolation: microvm`, `microvm` and `packages`; and of grants, `mode: clone`, `git: guarded` and `ssh_agent`.
+  `isolation: microvm` and `microvm`; and of grants, `mode: clone`, `git: guarded` and `ssh_agent`.
 - `manifest.schema.json` beside this page is a JSON Schema of the same declarations, for editors:
   `# yaml-language-server: $schema=PATH/docs/manifest.schema.json` as a line of the manifest.
 

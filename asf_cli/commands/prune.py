@@ -15,6 +15,7 @@ from .. import asking, document, errors, paths, render
 if TYPE_CHECKING:
     from asf_lib.core.pruning import Item
     from asf_lib.engine.build_host import Host
+    from asf_lib.engine.home import Home
 
 EXAMPLES = """\
   asf-play prune --dry-run
@@ -61,12 +62,20 @@ def _workshop(content: Path) -> Host:
     """The workshop of a collection: its sources, pins and build settings say which images are current."""
     import yaml
 
-    from asf_lib.engine import images
+    from asf_lib.engine import home as homes, images
 
     with open(content / "inventory" / "group_vars" / "all" / "pins.yml", encoding="utf-8") as handle:
         known = yaml.safe_load(handle)
     options = images.Options.of(content.resolve(), known.get("asf_image_options") or {})
-    return images.workshop(options, known["asf_image_pins"])
+    return images.workshop(options, known["asf_image_pins"], packages=homes.all_packages(_home(content)))
+
+
+def _home(content: Path) -> Home:
+    """The root whose agents this collection opens."""
+    from asf_lib.engine import home as homes
+
+    own = content if (content / "pyproject.toml").is_file() else None
+    return homes.resolve(own_checkout=own, shipped=content / "agents")
 
 
 def _table(found: Sequence[Item], style: render.Style) -> list[str]:

@@ -108,7 +108,7 @@ RULES = {"required_one_of": [("names", "agent")]}
 def work(params, check_mode, diff):
     """The module's result."""
     prune = params.pop("prune")
-    host, names = imaging.prepare(**params)
+    host, names = imaging.prepare(**params, everything=prune)
     done = images.ensure(host, names, dry=check_mode)
     removed = images.prune(host) if prune and not check_mode else []
     result = {**done._asdict(), "changed": done.changed or bool(removed), "actions": done.actions + removed}

@@ -228,7 +228,6 @@ def test_isolation_override() -> None:
     [
         ("isolation: microvm\n" + _PROXY, "isolation", 2),
         ("microvm: {engine: krun}\n" + _PROXY, "microvm", 2),
-        ("packages: {apt: [jq]}\n" + _PROXY, "packages", 2),
     ],
 )  # fmt: skip
 def test_a_valid_key_that_is_not_enforced_yet_is_refused_by_name(text: str, key: str, line: int) -> None:

@@ -277,6 +277,9 @@ DURATION = Format("duration", "^[1-9][0-9]{0,8}[smhd]$", "a duration such as 90s
 APT = Format(
     "apt-package", "^[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?$", "a Debian package, `name` or `name=version`"
 )
+NPM = Format(
+    "npm-package", r"^(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*$", "an npm package, `name` or `@scope/name`"
+)
 ANY_KEY = Format("key", "^[\\s\\S]{1,200}$", "any text")
 ABSOLUTE = Format("absolute-path", "^/[^\\x00]*$", "an absolute path")
 

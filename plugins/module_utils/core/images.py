@@ -21,6 +21,8 @@ from .errors import PlanError
 from .roles import BROKER, CADDY, GATEWAY
 
 PREFIX = "localhost/asf/"
+#: First word of the images that manifests' ``packages`` make (``core/packages.py``), and their common recipe's source.
+PACKAGES = "packages"
 #: Raised when the code that builds changes what it makes from the same files.
 RECIPE = 1
 DIGEST_LENGTH = 12
@@ -50,7 +52,7 @@ class Spec:
     @property
     def bare(self) -> bool:
         """Whether the image is made from nothing, and so holds no program that could list what is in it."""
-        return self.kind == "image" and self.parent != "base"
+        return self.kind == "image" and self.parent in ("", "caddy-binary")
 
 
 #: Every thing to build, parents first, in an order in which two builds at once wait little for each other.
@@ -98,7 +100,7 @@ SPECS: dict[str, Spec] = {
 SOURCES: dict[str, str] = {
     "gate": "roles/workload/files/gate",
     "caddy-module": "roles/egress_caddy/files/caddy",
-    **{name: f"roles/image/files/{name}" for name in ("base", "caddy", "gateway", "litellm", "agent")},
+    **{name: f"roles/image/files/{name}" for name in ("base", "caddy", "gateway", "litellm", "agent", PACKAGES)},
     **{f"agent-{adapter}": f"agents/{folder}/image" for adapter, folder in FOLDERS.items()},
 }
 ADAPTERS: tuple[str, ...] = tuple(name[len("agent-") :] for name in SPECS if name.startswith("agent-"))
@@ -117,10 +119,10 @@ def canonical(value: Any) -> bytes:
 OF_ROLE = {CADDY: "caddy", BROKER: "litellm", GATEWAY: "gateway"}
 
 
-def names_for(adapter: str, roles: Iterable[str]) -> tuple[str, ...]:
+def names_for(adapter: str, roles: Iterable[str], own: str = "") -> tuple[str, ...]:
     """What a session of this adapter and these containers runs: gate, agent image, and the image of every service.
 
-    Raises PlanError for an adapter without image.
+    ``own`` is the name of the agent's own image, where it has one. Raises PlanError for an adapter without image.
     """
     if adapter not in ADAPTERS:
         raise PlanError(
@@ -130,33 +132,43 @@ def names_for(adapter: str, roles: Iterable[str]) -> tuple[str, ...]:
             remedy=f"use one of: {', '.join(ADAPTERS)}",
             code="adapter",
         )
-    return ("gate", f"agent-{adapter}", *(OF_ROLE[role] for role in roles if role in OF_ROLE))
+    return ("gate", own or f"agent-{adapter}", *(OF_ROLE[role] for role in roles if role in OF_ROLE))
 
 
-def order(names: Iterable[str]) -> tuple[str, ...]:
+def agent_image(names: Iterable[str]) -> str:
+    """The agent's among the images of a session."""
+    return next(name for name in names if name.startswith(("agent-", f"{PACKAGES}-")))
+
+
+def order(names: Iterable[str], specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...]:
     """The names with all they are built on, parents first. Raises PlanError for an unknown name."""
     wanted: set[str] = set()
     for name in names:
         while name:
-            if name not in SPECS:
+            if name not in specs:
                 raise PlanError(
                     "no such image",
                     key="images",
                     found=str(name)[:80],
-                    remedy=f"use: {', '.join(SPECS)}",
+                    remedy=f"use: {', '.join(specs)}",
                     code="image-unknown",
                 )
             wanted.add(name)
-            name = SPECS[name].parent
-    return tuple(name for name in SPECS if name in wanted)
+            name = specs[name].parent
+    return tuple(name for name in specs if name in wanted)
 
 
 def tags(
-    pins: Mapping[str, Any], sources: Mapping[str, str], *, base_image: str = "", mirror: str = ""
+    pins: Mapping[str, Any],
+    sources: Mapping[str, str],
+    *,
+    base_image: str = "",
+    mirror: str = "",
+    specs: Mapping[str, Spec] = SPECS,
 ) -> dict[str, str]:
     """Name of every thing to build: ``localhost/asf/NAME:DIGEST`` for images, ``NAME-DIGEST`` for binaries.
 
-    ``sources`` holds a hex digest per name of ``SOURCES`` (``engine.images.source_digests``). ``base_image`` (a
+    ``sources`` holds a hex digest per source (``engine.images.source_digests``). ``base_image`` (a
     registry image by digest) replaces the distribution's packages; ``mirror`` is where those come from (empty: the
     tool's default). Raises PlanError when the pins are wrong.
     """
@@ -170,12 +182,17 @@ def tags(
             code="base-image",
         )
     digests: dict[str, str] = {}
-    for spec in SPECS.values():
+    for spec in specs.values():
         digests[spec.name] = _digest(spec, pins, sources, digests, base_image, mirror)
     return {
-        name: f"{_file_name(name)}-{digest}" if SPECS[name].kind == "binary" else f"{PREFIX}{name}:{digest}"
+        name: f"{_file_name(name)}-{digest}" if specs[name].kind == "binary" else f"{repository(name)}:{digest}"
         for name, digest in digests.items()
     }
+
+
+def repository(name: str) -> str:
+    """Where images of this name are tagged. An agent's name may hold what a reference may not (a ``-`` at its end)."""
+    return PREFIX + re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def _file_name(name: str) -> str:

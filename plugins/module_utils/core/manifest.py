@@ -380,7 +380,6 @@ def _with_mock(manifest: Manifest) -> Manifest:
 
 _UNBUILT = {
     "microvm": "isolation in a microVM",
-    "packages": "packages of an agent's own",
 }
 
 
@@ -389,10 +388,7 @@ def unbuilt(manifest: Manifest) -> list[Problem]:
     found: dict[str, tuple[str, str]] = {}
     if manifest.isolation != "container":
         found["isolation"] = (manifest.isolation, "isolation in a microVM")
-    present = {
-        "microvm": "microvm" in manifest.marks,
-        "packages": bool(manifest.packages),
-    }
+    present = {"microvm": "microvm" in manifest.marks}
     for key, there in present.items():
         if there:
             found[key] = ("", _UNBUILT[key])

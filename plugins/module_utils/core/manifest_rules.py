@@ -30,6 +30,7 @@ def run_rules(out: Checked) -> None:
     _env(out, data)
     _routed(out, data["network"])
     _proxy(out, data)
+    _packages(out, data.get("packages") or {})
 
 
 def provider_host(llm: Data, with_base_url: bool = True) -> str | None:
@@ -69,6 +70,12 @@ def _state_targets(out: Checked, state: Any) -> None:
                 break
         if target:
             targets.append((target, index))
+
+
+def _packages(out: Checked, packages: Data) -> None:
+    if packages.get("npm_scripts") and "npm" not in packages and not out.wrong("packages.npm"):
+        remedy = "name the package-lock.json in packages.npm, or remove the key"
+        out.at("packages.npm_scripts", "no npm packages are named", remedy=remedy)
 
 
 # --- network ---------------------------------------------------------------------------------------------------

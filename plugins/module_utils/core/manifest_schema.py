@@ -266,9 +266,21 @@ _NETWORK = Section(
 
 _PACKAGES = Section(
     {
-        "apt": Key(ListOf(Text(form.APT)), "Packages of the distribution.", default=()),
-        "pip": Key(Text(form.FILE_NAME), "A requirements file with hashes beside the manifest."),
-        "npm": Key(Text(form.FILE_NAME), "A package-lock.json beside the manifest."),
+        "apt": Key(ListOf(Text(form.APT), max_items=200), "Packages of the distribution.", default=()),
+        "pip": Key(
+            Text(form.FILE_NAME),
+            "A requirements file beside the manifest: every package with its exact version, all with hashes or none. "
+            "Wheels only.",
+        ),
+        "npm": Key(
+            Text(form.FILE_NAME),
+            "A package-lock.json beside the manifest, and `package.json` with it. Node comes along.",
+        ),
+        "npm_scripts": Key(
+            ListOf(Text(form.NPM), max_items=50),
+            "npm packages whose install scripts are run when the image is built; of others they are not.",
+            default=(),
+        ),
     }
 )
 
@@ -332,7 +344,7 @@ MANIFEST = Section(
         "capabilities": Key(
             ListOf(Choice(("net_raw",))), "`net_raw`, in `routed` only; nothing else exists.", default=()
         ),
-        "packages": Key(_PACKAGES, "What the image of this agent adds."),
+        "packages": Key(_PACKAGES, "What the image of this agent adds to its adapter's."),
     },
     rules=(
         When(

@@ -37,6 +37,7 @@ def needed(
     sources: Mapping[str, str],
     pins: Mapping[str, Any],
     records: Iterable[Mapping[str, Any]],
+    specs: Mapping[str, images.Spec] = images.SPECS,
 ) -> frozenset[str]:
     """Names of images and binaries that some build of these sources and pins gives.
 
@@ -44,9 +45,9 @@ def needed(
     (settings that a play may have been given) has another name; its record (``records``) says that the rest is equal.
     """
     keep = set(current.values())
-    known = sorted(records, key=lambda record: list(images.SPECS).index(record["name"]))
+    known = sorted(records, key=lambda record: list(specs).index(record["name"]))
     for record in known:  # parents first
-        spec = images.SPECS[record["name"]]
+        spec = specs[record["name"]]
         same = (
             record.get("sources") == {name: sources[name] for name in spec.sources}
             and record.get("pins") == {name: pins[name] for name in spec.pins}

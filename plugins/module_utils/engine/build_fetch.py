@@ -11,7 +11,7 @@ from typing import IO, Any, Mapping
 
 from ..core import images as core
 from ..core.errors import EngineError
-from .build_host import Host, locked, scratch, sha256, write_private
+from .build_host import Host, Options, locked, scratch, sha256, write_private
 from .build_run import run_logged, tail
 
 
@@ -72,3 +72,20 @@ def npm_conf(host: Host, folder: Path, ca_bundle: str) -> Path:
         "registry": options.npm_registry,
     }
     return write_private(folder / "npmrc", "".join(f"{key}={value}\n" for key, value in pairs.items() if value))
+
+
+def apt_conf(host: Host, folder: Path, ca_bundle: str) -> Path:
+    """Write ``FOLDER/apt.conf``, for the same reasons. apt's own user could not read it, so apt stays one user."""
+    options = host.options
+    pairs = {
+        "APT::Sandbox::User": "root",
+        "Acquire::https::CaInfo": ca_bundle,
+        "Acquire::http::Proxy": options.proxy,
+        "Acquire::https::Proxy": options.proxy,
+        **{f"Acquire::{kind}::Proxy::{name}": "DIRECT" for kind in ("http", "https") for name in _names(options)},
+    }
+    return write_private(folder / "apt.conf", "".join(f'{key} "{value}";\n' for key, value in pairs.items() if value))
+
+
+def _names(options: Options) -> list[str]:
+    return [name.strip() for name in options.no_proxy.split(",") if name.strip()]

@@ -21,6 +21,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 
 from ..core import images as core
 from ..core.errors import HostError
+from ..core.packages import Packages
 from ..core.redact import Redactor
 from . import dirs, locks
 from .podman import Podman
@@ -89,10 +90,17 @@ class Host:
     podman: Podman
     pins: Mapping[str, Any]
     progress: Callable[[str, str], None] = lambda name, step: None
+    #: Images of agents that add packages, by name.
+    packages: Mapping[str, Packages] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     redactor: Redactor = field(default_factory=Redactor)
     #: Programs of builds that run now, so that an interrupted caller can end them.
     running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+
+    @property
+    def specs(self) -> dict[str, core.Spec]:
+        """Every thing to build, parents first."""
+        return {**core.SPECS, **{name: packages.spec() for name, packages in self.packages.items()}}
 
     @property
     def cache(self) -> Path:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Mapping
 
-from ..core import images as core
-from .build_fetch import npm_conf, pip_conf, wheel
+from .build_fetch import apt_conf, npm_conf, pip_conf, wheel
 from .build_host import Host, scratch
 from .build_run import end_steps, run_logged
 
@@ -22,13 +21,16 @@ def build(
     host: Host, name: str, tags: dict[str, str], tag: str, labels: dict[str, str], log: IO[bytes]
 ) -> dict[str, Any]:
     """Build the image of this name under a (temporary) tag; returns what the record says about its making."""
-    spec = core.SPECS[name]
+    spec = host.specs[name]
     with scratch(host, name) as folder:
         inputs, context = folder / "inputs", folder / "context"
         inputs.mkdir()
         context.mkdir()
         for source in spec.sources:
-            _copy(host.source(source), inputs)
+            if source in host.packages:
+                _write(host.packages[source].inputs, inputs)
+            else:
+                _copy(host.source(source), inputs)
         if spec.parent == "caddy-binary":
             shutil.copyfile(host.binary(tags["caddy-binary"]), context / "caddy")
         _settings(host, name, inputs, log)
@@ -51,8 +53,9 @@ def command(
     argv += [f"--volume={inputs}:/mnt:ro", f"--volume={host.folder('packages')}:/srv:rw"]
     if os.path.exists("/etc/hosts"):
         argv.append("--volume=/etc/hosts:/etc/hosts:ro")
-    if core.SPECS[name].parent == "base":
-        argv.append(f"--build-arg=BASE={tags['base']}")
+    spec = host.specs[name]
+    if not spec.bare:
+        argv.append(f"--build-arg=BASE={tags[spec.parent]}")
     return [*argv, f"--tag={tag}", f"--file={inputs / 'Containerfile'}", str(context)]
 
 
@@ -62,16 +65,22 @@ def _settings(host: Host, name: str, inputs: Path, log: IO[bytes]) -> None:
     if host.options.ca_bundle:
         shutil.copyfile(host.options.ca_bundle, inputs / "ca.pem")
         bundle = "/mnt/ca.pem"
-    for kind in core.SPECS[name].wheels:
+    for kind in host.specs[name].wheels:
         _link(wheel(host, name, kind, log), inputs / f"{kind}.whl")
     pip_conf(host, inputs, bundle)
     npm_conf(host, inputs, bundle)
+    apt_conf(host, inputs, bundle)
 
 
 def _copy(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()):
         if path.is_file():
             shutil.copyfile(path, target / path.name)
+
+
+def _write(texts: Mapping[str, str], target: Path) -> None:
+    for name, text in texts.items():
+        (target / name).write_text(text, encoding="utf-8")
 
 
 def _link(source: Path, target: Path) -> None:

@@ -26,7 +26,7 @@ def flags(name: str, mapping: str) -> list[str]:
 
 def examine(host: Host, name: str, tag: str) -> dict[str, Any]:
     """Pay the mapped copy, run the image's check and list its contents. Raises EngineError when the check fails."""
-    spec = core.SPECS[name]
+    spec = host.specs[name]
     if spec.bare:
         _create_once(host, name, tag, spec.mapping)
         return {}
@@ -62,7 +62,7 @@ def _contents(host: Host, name: str, tag: str, mapping: str) -> dict[str, Any]:
 
 
 def _check(host: Host, name: str, tag: str) -> str:
-    spec = core.SPECS[name]
+    spec = host.specs[name]
     argv = ["run", "--rm", *flags(name, spec.mapping), f"--user={_USERS[spec.mapping]}", "--tmpfs=/tmp:rw,mode=1777"]
     argv += ["--env=HOME=/tmp", "--entrypoint=", tag, *spec.check]
     done = host.podman.run(argv, timeout=_CHECK_TIMEOUT, check=False)

@@ -7,6 +7,7 @@ directory: an agent may own it. State, run and cache folders are those of ``dirs
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from ..core import adapters, manifest as manifest_core, secretfile, settings as settings_core
+from ..core import adapters, manifest as manifest_core, packages as packages_core, secretfile, settings as settings_core
 from ..core.errors import HostError, ManifestError, Problem, SecretError
 from ..core.escape import terminal
 from ..core.formats import NAME
 from ..core.manifest import Manifest
+from ..core.packages import Packages
 from ..core.schema import misformed
 from ..core.secretfile import Entry, Selection
 from ..core.settings import Settings
@@ -28,6 +30,7 @@ from . import regular, secretcommand, trust, yamlload
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
 _SECRETS_LIMIT = 64 * 1024
 _POLICY_LIMIT = 64 * 1024
+_LOCK_LIMIT = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,36 @@ def load_manifest(home: Home, name: str) -> Manifest:
     return manifest_core.validate(yamlload.load(file), file, name)
 
 
+def load_packages(home: Home, manifest: Manifest) -> Packages | None:
+    """What the agent's own image adds, or None. Raises ManifestError with every problem of the files that it names."""
+    declared = manifest.packages or {}
+    if not any(declared.get(key) for key in ("apt", "pip", "npm")):
+        return None
+    folder = os.path.dirname(manifest.file)
+    texts, problems = {}, []
+    for name, key in packages_core.files_of(declared):
+        try:
+            texts[name] = _text(Path(folder, name), _LOCK_LIMIT)
+        except OSError as exc:
+            remedy = f"put a text file there; it is named by {_where(manifest, key)}"
+            problems.append(
+                Problem(f"the file cannot be used: {exc.strerror or exc}", f"{folder}/{name}", key=key, remedy=remedy)
+            )
+    if problems:
+        raise ManifestError(problems)
+    return packages_core.of(manifest.name, manifest.adapter, declared, texts, folder)
+
+
+def all_packages(home: Home) -> dict[str, Packages]:
+    """What the images of all agents add, by image; an agent whose files are wrong has none."""
+    found = {}
+    for name in agents(home):
+        with contextlib.suppress(ManifestError):
+            if packages := load_packages(home, load_manifest(home, name)):
+                found[packages.name] = packages
+    return found
+
+
 def load_adapter(collection: Path, name: str) -> adapters.Adapter:
     """What the collection says of a client. Raises ManifestError."""
     folder = collection / "agents" / adapters.FOLDERS[name]
@@ -213,14 +246,24 @@ def load_adapter(collection: Path, name: str) -> adapters.Adapter:
 def _policy_file(path: Path, where: str) -> str:
     """The text of an adapter's file. Raises ManifestError."""
     try:
-        data, _ = regular.read(str(path), _POLICY_LIMIT)
-        if len(data) <= _POLICY_LIMIT:
-            return data.decode("utf-8")
-        message = f"the file is larger than {_POLICY_LIMIT // 1024} KiB"
-    except (OSError, UnicodeDecodeError, regular.NotRegularError) as exc:
-        message = f"the file cannot be used: {exc}"
+        return _text(path, _POLICY_LIMIT)
+    except OSError as exc:
+        message = f"the file cannot be used: {exc.strerror or exc}"
     remedy = f"put a text file there, or remove it from files in {where}"
     raise ManifestError([Problem(message, str(path), key="files", remedy=remedy)])
+
+
+def _text(path: Path, limit: int) -> str:
+    """The UTF-8 text of a regular file. Raises OSError, with a text of its own for what the kernel does not refuse."""
+    try:
+        data, _ = regular.read(str(path), limit)
+        if len(data) <= limit:
+            return data.decode("utf-8")
+    except regular.NotRegularError as exc:
+        raise OSError(f"it is {exc}") from None
+    except UnicodeDecodeError:
+        raise OSError("it is no UTF-8 text") from None
+    raise OSError(f"it is larger than {limit // 1024} KiB")
 
 
 def load_settings(home: Home) -> Settings:

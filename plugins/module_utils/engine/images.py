@@ -25,7 +25,19 @@ from .build_host import Host, Options, locked, write_json
 from .build_run import end_group, end_steps
 from .podman import Podman
 
-__all__ = ["Host", "Options", "Outcome", "State", "ensure", "prune", "source_digests", "state", "tags", "workshop"]
+__all__ = [
+    "Host",
+    "Options",
+    "Outcome",
+    "State",
+    "digests",
+    "ensure",
+    "prune",
+    "source_digests",
+    "state",
+    "tags",
+    "workshop",
+]
 
 #: Not part of what is built, so editing them rebuilds nothing.
 _IGNORED_FOLDERS = ("__pycache__", "testdata", ".git")
@@ -36,10 +48,11 @@ _AT_ONCE = 2
 
 
 class State(NamedTuple):
-    """Names of all images and binaries (``tags``), and which of them exist."""
+    """Names of all images and binaries (``tags``), which of them exist, and what they are."""
 
     tags: dict[str, str]
     present: frozenset[str]
+    specs: Mapping[str, core.Spec] = core.SPECS
 
     def missing(self, names: Iterable[str]) -> tuple[str, ...]:
         """What must be built to have these names, parents first; a parent counts only where its child is missing."""
@@ -47,8 +60,8 @@ class State(NamedTuple):
         for name in names:
             while name and name not in self.present:
                 wanted.add(name)
-                name = core.SPECS[name].parent
-        return tuple(name for name in core.SPECS if name in wanted)
+                name = self.specs[name].parent
+        return tuple(name for name in self.specs if name in wanted)
 
 
 class Outcome(NamedTuple):
@@ -94,8 +107,12 @@ def _credentials(options: Options) -> list[str]:
 def tags(host: Host) -> dict[str, str]:
     """Names of all images and binaries for these sources, pins and options."""
     options = host.options
-    digests = source_digests(options.repo)
-    return core.tags(host.pins, digests, base_image=options.base_image, mirror=options.mirror)
+    return core.tags(host.pins, digests(host), base_image=options.base_image, mirror=options.mirror, specs=host.specs)
+
+
+def digests(host: Host) -> dict[str, str]:
+    """Digest (hex) of every source: the collection's folders, and what agents add."""
+    return {**source_digests(host.options.repo), **{name: one.digest for name, one in host.packages.items()}}
 
 
 def state(host: Host, known: Optional[Mapping[str, str]] = None) -> State:
@@ -103,8 +120,9 @@ def state(host: Host, known: Optional[Mapping[str, str]] = None) -> State:
     names = dict(known or tags(host))
     stored = set(_tagged(host, f"{core.PREFIX}*"))
     present = {name for name, tag in names.items() if tag in stored}
-    present |= {n for n, tag in names.items() if core.SPECS[n].kind == "binary" and host.binary(tag).is_file()}
-    return State(names, frozenset(present))
+    specs = host.specs
+    present |= {n for n, tag in names.items() if specs[n].kind == "binary" and host.binary(tag).is_file()}
+    return State(names, frozenset(present), specs)
 
 
 def _tagged(host: Host, reference: str) -> list[str]:
@@ -127,6 +145,7 @@ def ensure(host: Host, names: Sequence[str], *, dry: bool = False) -> Outcome:
         host.options.check()
         seconds = _build_all(host, todo, found.tags)
         actions += [_sentence(name, seconds[name]) for name in todo]
+        actions += [note for name in todo if name in host.packages for note in host.packages[name].notes()]
     images = {name: _where(host, name, found.tags[name]) for name in names}
     return Outcome(bool(todo), images, actions, {**seconds, "total": round(time.monotonic() - started, 3)})
 
@@ -136,7 +155,7 @@ def _sentence(name: str, seconds: float) -> str:
 
 
 def _where(host: Host, name: str, tag: str) -> str:
-    return str(host.binary(tag)) if core.SPECS[name].kind == "binary" else tag
+    return str(host.binary(tag)) if host.specs[name].kind == "binary" else tag
 
 
 def _build_all(host: Host, todo: Sequence[str], names: dict[str, str]) -> dict[str, float]:
@@ -148,7 +167,7 @@ def _build_all(host: Host, todo: Sequence[str], names: dict[str, str]) -> dict[s
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             for name in todo:
-                futures[name] = pool.submit(_after, host, name, names, futures.get(core.SPECS[name].parent))
+                futures[name] = pool.submit(_after, host, name, names, futures.get(host.specs[name].parent))
             return {name: future.result() for name, future in futures.items()}
         except BaseException:
             for future in futures.values():
@@ -179,7 +198,7 @@ def _build_locked(host: Host, name: str, names: dict[str, str]) -> bool:
 
 
 def _build(host: Host, name: str, names: dict[str, str]) -> None:
-    tag, spec = names[name], core.SPECS[name]
+    tag, spec = names[name], host.specs[name]
     log_path = host.log_path(name, tag)
     begun = time.monotonic()
     with open(log_path, "wb") as log:
@@ -196,7 +215,7 @@ def _build(host: Host, name: str, names: dict[str, str]) -> None:
 
 
 def _temporary(name: str, tag: str) -> str:
-    return f"{core.PREFIX}{name}:{_BUILDING}{core.digest_of(tag)}"
+    return f"{core.repository(name)}:{_BUILDING}{core.digest_of(tag)}"
 
 
 def _build_image(host: Host, name: str, names: dict[str, str], log: IO[bytes]) -> tuple[dict[str, Any], str]:
@@ -204,7 +223,7 @@ def _build_image(host: Host, name: str, names: dict[str, str], log: IO[bytes]) -
     temporary = _temporary(name, names[name])
     labels = {"asf.image": name, "asf.inputs": core.digest_of(names[name])}
     try:
-        if core.SPECS[name].kind == "base":
+        if host.specs[name].kind == "base":
             facts = build_base.build(host, temporary, labels, log)
         else:
             facts = build_image.build(host, name, names, temporary, labels, log)
@@ -217,8 +236,8 @@ def _build_image(host: Host, name: str, names: dict[str, str], log: IO[bytes]) -
 
 def _record(host: Host, name: str, names: dict[str, str], facts: dict[str, Any]) -> None:
     """Write what went into it, beside what it was made from."""
-    spec, tag = core.SPECS[name], names[name]
-    sources = source_digests(host.options.repo)
+    spec, tag = host.specs[name], names[name]
+    sources = digests(host)
     document = {
         "version": 1,
         "name": name,
@@ -249,7 +268,7 @@ def _sweep(host: Host, name: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     trees = build_base.scratch_root(host).glob(f"{build_base.SCRATCH}{os.getuid()}.*")
     build_base.remove_trees(host, [tree for tree in trees if _dead(tree.name.rsplit(".", 1)[1])])
-    stale = [tag for tag in _tagged(host, f"{core.PREFIX}{name}") if f":{_BUILDING}" in tag]
+    stale = [tag for tag in _tagged(host, core.repository(name)) if f":{_BUILDING}" in tag]
     if stale:
         host.podman.run(["rmi", "--force", *stale], timeout=120, check=False)
     with locked(host, "builds", wait=False) as alone:

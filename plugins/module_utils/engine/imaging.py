@@ -22,21 +22,28 @@ def prepare(
     home: Optional[str] = None,
     options: Optional[Mapping[str, Any]] = None,
     progress: Optional[str] = None,
+    everything: bool = False,
 ) -> tuple[Host, tuple[str, ...]]:
-    """The host and the names to have; ``agent`` adds what its manifest needs.
+    """The host and the names to have; ``agent`` adds what its manifest needs, and with ``everything`` the host knows
+    the images of all agents.
 
     Raises ManifestError for a wrong manifest or ``config.yml``, PlanError for wrong names or pins.
     """
     root = planning.home_of(home or None, collection)
-    wanted = list(names)
+    wanted, own = list(names), {}
     if agent:
         manifest = homes.load_manifest(root, agent)
-        wanted += core.names_for(manifest.adapter, manifest.roles)
-    core.order(wanted)
+        if packages := homes.load_packages(root, manifest):
+            own[packages.name] = packages
+        wanted += core.names_for(manifest.adapter, manifest.roles, next(iter(own), ""))
+    if everything:
+        own = {**homes.all_packages(root), **own}
     given = dict(options or {})
     given["ca_bundle"] = given.get("ca_bundle") or homes.load_settings(root).ca_bundle or ""
     chosen = Options.of(Path(os.path.realpath(collection)), given)
-    return images.workshop(chosen, pins, progress=_reporter(progress)), tuple(dict.fromkeys(wanted))
+    host = images.workshop(chosen, pins, progress=_reporter(progress), packages=own)
+    core.order(wanted, host.specs)
+    return host, tuple(dict.fromkeys(wanted))
 
 
 def _reporter(path: Optional[str]) -> Callable[[str, str], None]:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans, revision, upstream
+from ..core.adapters import Adapter
 from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanError
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
+from ..core.packages import Packages
 from ..core.secretfile import Selection
 from ..core.settings import Settings
 from . import (
@@ -251,8 +253,9 @@ def _limits(inputs: Inputs, settings: Settings) -> Json:
 # --- the plan --------------------------------------------------------------------------------------------------
 
 
-def _image_names(manifest: Manifest) -> List[str]:
-    return list(image_names.names_for(manifest.adapter, manifest.roles))
+def _image_names(manifest: Manifest, packages: Optional[Packages]) -> List[str]:
+    own = packages.name if packages else ""
+    return list(image_names.names_for(manifest.adapter, manifest.roles, own))
 
 
 def compute(
@@ -272,15 +275,17 @@ def compute(
         host_job = pool.submit(_host, podman, settings.resolver, assumed)
         storage_job = pool.submit(_storage, podman)
         options = images.Options.of(collection, {**inputs.image_options, "ca_bundle": settings.ca_bundle or ""})
-        workshop = images.workshop(options, inputs.pins)
+        packages = homes.load_packages(home, manifest)
+        workshop = images.workshop(options, inputs.pins, packages={packages.name: packages} if packages else {})
         tags = images.tags(workshop)
         host, storage = host_job.result(), storage_job.result()
     repos, warnings = _grants(home, inputs, storage)
     # After the grants: a key's command (config.yml) runs only where no grant lets the agent write it.
     key = assuming.secret(lambda: homes.provider_key(home, manifest), assumed)
     credentials = assuming.secret(lambda: homes.proxy_credentials(home, manifest, proxy), assumed)
-    named = _image_names(manifest)
-    chosen = _settings(inputs, settings, collection, workshop, tags, named, proxy)
+    named = _image_names(manifest, packages)
+    adapter = homes.load_adapter(collection, manifest.adapter)
+    chosen = _settings(inputs, settings, adapter, workshop, tags, named, proxy)
     request = plans.Request(
         inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock, _terminal(inputs)
     )
@@ -293,7 +298,7 @@ def compute(
 def _settings(
     inputs: Inputs,
     settings: Settings,
-    collection: Path,
+    adapter: Adapter,
     workshop: images.Host,
     tags: Mapping[str, str],
     named: Sequence[str],
@@ -304,9 +309,9 @@ def _settings(
         run_dir=str(dirs.run_dir()),
         gate=str(workshop.binary(tags["gate"])),
         gate_digest=tags["gate"],
-        adapter=homes.load_adapter(collection, _adapter(named)),
-        images={"agent": tags[f"agent-{_adapter(named)}"], **{n: tags[n] for n in ("caddy", "gateway", "litellm")}},
-        broker_files=_broker_files(collection),
+        adapter=adapter,
+        images={"agent": tags[image_names.agent_image(named)], **{n: tags[n] for n in ("caddy", "gateway", "litellm")}},
+        broker_files=_broker_files(workshop.options.repo),
         ca_bundle=settings.ca_bundle,
         ca_digest=_ca_digest(settings.ca_bundle),
         limits=_limits(inputs, settings),
@@ -327,10 +332,6 @@ def _unused(key: Optional[Selection], credentials: Optional[Selection], proxy: O
     used = {proxy.secret} if proxy and credentials else set()
     read = [*(key.others if key else ()), *(credentials.others if credentials and not key else ())]
     return [f"{file}: {name} is not used" for file, name in read if name not in used]
-
-
-def _adapter(named: Sequence[str]) -> str:
-    return next(name[len("agent-") :] for name in named if name.startswith("agent-"))
 
 
 def _live(podman: Podman, plan: Json, record: Json, check_mode: bool) -> Tuple[PlanDocument, List[str], str, List[Any]]:

@@ -84,14 +84,14 @@ def _remove(host: Host, item: Item) -> str:
 
 
 def _needed(host: Host) -> frozenset[str]:
-    return needed(images.tags(host), images.source_digests(host.options.repo), host.pins, _records(host))
+    return needed(images.tags(host), images.digests(host), host.pins, _records(host), host.specs)
 
 
 def _records(host: Host) -> Iterator[dict[str, Any]]:
     for path in sorted(host.records.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             record = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(record, dict) and record.get("name") in core.SPECS and record.get("tag"):
+            if isinstance(record, dict) and record.get("name") in host.specs and record.get("tag"):
                 yield record
 
 
