@@ -290,6 +290,10 @@ SCHEMAS: dict[str, tuple[str, Schema]] = {
             }
         ),
     ),
+    "new": (
+        "`asf-play new … --json`",
+        closed({"ok": FLAG, "agent": TEXT, "from": TEXT, "folder": TEXT, "files": TEXTS}),
+    ),
     "repo": (
         "`asf-play repo … --json`",
         closed(

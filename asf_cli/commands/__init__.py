@@ -30,6 +30,7 @@ COMMANDS = {
     "exec": Command("run a command in a live session", takes_command=True),
     "cp": Command("copy files into a session or out of it"),
     "policy": Command("what an agent could reach, in words, without opening anything"),
+    "new": Command("a folder for an agent of your own, made from another's"),
     "repo": Command("which repositories an agent gets"),
     "secret": Command("keys of providers: set, list, check, rotate; none is ever shown"),
     "completion": Command("completion of words for bash, zsh or fish"),

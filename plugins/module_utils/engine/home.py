@@ -200,7 +200,11 @@ def agent(home: Home, name: str) -> AgentFolder:
 
 def load_manifest(home: Home, name: str) -> Manifest:
     """Read and validate an agent's manifest. Raises ManifestError with every problem."""
-    file = str(agent(home, name).manifest_file)
+    return validated(str(agent(home, name).manifest_file), name)
+
+
+def validated(file: str, name: str) -> Manifest:
+    """The manifest in a file, for the agent ``name``. Raises ManifestError with every problem."""
     return manifest_core.validate(yamlload.load(file), file, name)
 
 
