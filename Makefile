@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-4-Clause
 # Every target starts with the same idempotent set-up (tools/operator does what is missing) and says what it does.
-.PHONY: help setup demo test test-front test-modes crash test-podman5 bench bench-front bench-modes bench-routed lint unit requirements reportshot
+.PHONY: help setup demo test test-front test-modes crash test-podman5 agents bench bench-front bench-modes bench-routed lint unit requirements reportshot
 .DEFAULT_GOAL := help
 operator := ./tools/operator
 
@@ -27,6 +27,11 @@ test-modes:     ## the network modes alone: rules, oracle, isolated, routed, L1t
 test-podman5:   ## the end-to-end tests on a Podman 5, in a Debian 13 userland (as root; in a folder, nothing is installed)
 	@echo 'make test-podman5: userland, images, then the end-to-end tests in a closed network'
 	@ASF_USERLAND=trixie ./tools/run_tests tests/e2e
+
+agents:         ## every shipped agent with its real client, two sessions each; writes build/agents.json
+	@echo 'make agents: set-up, all images, then a course for every agent in a closed network'
+	@$(operator) python3 tools/build_all.py
+	@./tools/testnet python3 tools/agents.py
 
 crash:          ## the crash matrix: killed, full, hung, interrupted at every step; writes build/crash.json
 	@echo 'make crash: set-up, images, then every case of the crash matrix in a closed network'

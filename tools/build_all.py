@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 _PAGE = Path(__file__).resolve().parents[1] / "docs" / "own-agent.md"
-_AGENTS = ("demo", "claude", "python-agent", "routed-scanner")
+_AGENTS = ("demo", "claude", "codex", "hermes", "python-agent", "langgraph", "crewai", "smolagents", "routed-scanner")
 
 
 def main() -> int:

@@ -66,17 +66,25 @@ def cut(value: Any, key: str = "") -> Any:
     return value
 
 
-def trimmed(row: Row) -> Row:
-    """A request fit for the repository. A tool's schema keeps its own keys, but one property only."""
-    headers = {name: value for name, value in row["headers"].items() if name not in DROPPED}
-    body = json.loads(json.dumps(row["body"]))
-    if "tools" in body:
-        body["tools"] = body["tools"][:2]
-    for tool in body.get("tools", []):
+def few(place: Row) -> None:
+    """Leave two tools of many, in a namespace too, and one parameter of each."""
+    if "tools" not in place:
+        return
+    place["tools"] = place["tools"][:2]
+    for tool in place["tools"]:
+        few(tool)
         function = tool.get("function", tool)
         if "parameters" in function:
             small = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
             function["parameters"] = {**function["parameters"], **small}
+
+
+def trimmed(row: Row) -> Row:
+    """A request fit for the repository. A tool's schema keeps its own keys, but one property only."""
+    headers = {name: value for name, value in row["headers"].items() if name not in DROPPED}
+    body = json.loads(json.dumps(row["body"]))
+    for place in [body, *(entry for entry in body.get("input") or () if isinstance(entry, dict))]:
+        few(place)
     return {"line": row["line"], "headers": headers, "body": cut(body)}
 
 

@@ -73,13 +73,16 @@ def _assistant_turns(body: Json) -> int:
     if not isinstance(entries, list):
         return 0
     entries = [entry for entry in entries if isinstance(entry, dict)]
-    return sum(entry.get("role") == "assistant" or entry.get("type") == "function_call" for entry in entries)
+    calls = ("function_call", "custom_tool_call")
+    return sum(entry.get("role") == "assistant" or entry.get("type") in calls for entry in entries)
 
 
 def _offered(body: Json) -> list[str]:
-    """Names of the tools in any of the three request forms."""
-    tools = [tool for tool in body.get("tools") or [] if isinstance(tool, dict)]
-    return [str(tool.get("name") or (tool.get("function") or {}).get("name")) for tool in tools]
+    """Names of the tools in any of the three request forms; those of a namespace, and those added as input, too."""
+    places = [body, *(entry for entry in body.get("input") or [] if isinstance(entry, dict))]
+    tools = [tool for place in places for tool in place.get("tools") or [] if isinstance(tool, dict)]
+    named = [str(tool.get("name") or (tool.get("function") or {}).get("name")) for tool in tools]
+    return [*named, *(name for tool in tools if tool.get("type") == "namespace" for name in _offered(tool))]
 
 
 class ProviderHandler(BaseHTTPRequestHandler):

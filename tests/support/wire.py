@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-Turn = dict[str, Any]  # {"text": …} or {"tool": NAME, "input": {…}}
+Turn = dict[str, Any]  # {"text": …} or {"tool": NAME, "input": {…}}; of Responses also a text as input, and "namespace"
 Json = dict[str, Any]
 ServerEvent = tuple[str | None, Json | str]  # (event name or None, data)
 
@@ -127,6 +127,10 @@ def completion_events(model: str, turn: Turn, number: int) -> Iterator[ServerEve
 
 
 def _item(turn: Turn, number: int) -> Json:
+    if "tool" in turn and isinstance(turn["input"], str):
+        call = {"type": "custom_tool_call", "id": f"ctc_{number:04d}", "call_id": f"call_{number:04d}"}
+        where = {"namespace": turn["namespace"]} if "namespace" in turn else {}
+        return {**call, **where, "name": turn["tool"], "input": turn["input"], "status": "completed"}
     if "tool" in turn:
         call = {"type": "function_call", "id": f"fc_{number:04d}", "call_id": f"call_{number:04d}"}
         return {**call, "name": turn["tool"], "arguments": json.dumps(turn["input"]), "status": "completed"}
@@ -172,10 +176,12 @@ def _text_steps(item: Json) -> list[tuple[str, Json]]:
 
 def _call_steps(item: Json) -> list[tuple[str, Json]]:
     where = {"item_id": item["id"], "output_index": 0}
-    opened = {**item, "status": "in_progress", "arguments": ""}
+    custom = item["type"] == "custom_tool_call"
+    field, kind = ("input", "custom_tool_call_input") if custom else ("arguments", "function_call_arguments")
+    opened = {**item, "status": "in_progress", field: ""}
     return [
         ("response.output_item.added", {"output_index": 0, "item": opened}),
-        ("response.function_call_arguments.delta", {**where, "delta": item["arguments"]}),
-        ("response.function_call_arguments.done", {**where, "arguments": item["arguments"]}),
+        (f"response.{kind}.delta", {**where, "delta": item[field]}),
+        (f"response.{kind}.done", {**where, field: item[field]}),
         ("response.output_item.done", {"output_index": 0, "item": item}),
     ]

@@ -18,6 +18,7 @@ from asf_lib.engine import build_base, build_fetch, build_go, build_host, build_
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "roles/image/files"
 PINS = yaml.safe_load((ROOT / "inventory/group_vars/all/pins.yml").read_text())["asf_image_pins"]
+AGENTS = {"agent-claude", "agent-codex", "agent-generic", "agent-hermes"}
 SOURCES = {name: f"{number:064x}" for number, name in enumerate(core.SOURCES)}
 
 
@@ -61,8 +62,8 @@ def test_names_have_the_form_that_the_plan_and_the_store_use():
         ("caddy-module", {"caddy-binary", "caddy"}),
         ("caddy", {"caddy"}),
         ("litellm", {"litellm"}),
-        ("agent", {"agent-claude", "agent-generic"}),
-        ("base", {"base", "litellm", "agent-claude", "agent-generic"}),
+        ("agent", AGENTS),
+        ("base", {"base", "litellm", *AGENTS}),
     ],
 )
 def test_a_changed_source_renames_what_is_made_of_it_and_nothing_else(source, expected):
@@ -72,12 +73,14 @@ def test_a_changed_source_renames_what_is_made_of_it_and_nothing_else(source, ex
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        ("base.revision", 99, {"base", "litellm", "agent-claude", "agent-generic"}),
-        ("base.suite", "trixie", {"base", "litellm", "agent-claude", "agent-generic"}),
+        ("base.revision", 99, {"base", "litellm", *AGENTS}),
+        ("base.suite", "trixie", {"base", "litellm", *AGENTS}),
         ("litellm", "1.109.0", {"litellm"}),
         ("claude", "9.9.9", {"agent-claude"}),
-        ("wheels.node.sha256.x86_64", "a" * 64, {"agent-claude"}),
-        ("wheels.pip.version", "99", {"litellm", "agent-generic"}),
+        ("codex", "9.9.9", {"agent-codex"}),
+        ("hermes", "9.9.9", {"agent-hermes"}),
+        ("wheels.node.sha256.x86_64", "a" * 64, {"agent-claude", "agent-codex"}),
+        ("wheels.pip.version", "99", {"litellm", "agent-generic", "agent-hermes"}),
         ("wheels.go.version", "9.9", set()),
     ],
 )
@@ -87,7 +90,7 @@ def test_a_changed_pin_renames_what_uses_it(path, value, expected):
 
 def test_a_registry_base_replaces_the_distributions_pins():
     image = "registry.example.com/debian@sha256:" + "a" * 64
-    assert changed(tags(), tags(base_image=image)) == {"base", "litellm", "agent-claude", "agent-generic"}
+    assert changed(tags(), tags(base_image=image)) == {"base", "litellm", *AGENTS}
     assert not changed(tags(base_image=image), tags(pinned("base.revision", 99), base_image=image))
 
 
@@ -159,7 +162,7 @@ def test_names_of_a_session():
     assert core.names_for("generic", ("agent",)) == ("gate", "agent-generic")
     assert core.names_for("generic", ("gateway", "agent")) == ("gate", "agent-generic", "gateway")
     with pytest.raises(PlanError):
-        core.names_for("codex", ())
+        core.names_for("nobody", ())
 
 
 def test_parents_come_first():
@@ -360,10 +363,15 @@ def _locked(folder, name):
 
 def test_pins_and_locks_agree():
     assert _locked("litellm", "litellm") == PINS["litellm"] and _locked("agent-generic", "openai") == PINS["openai"]
-    package = json.loads((ROOT / "agents/claude/image/package.json").read_text())
-    lock = json.loads((ROOT / "agents/claude/image/package-lock.json").read_text())["packages"]
-    name = "@anthropic-ai/claude-code"
-    assert package["dependencies"][name] == lock[f"node_modules/{name}"]["version"] == PINS["claude"]
+    assert _locked("agent-hermes", "hermes-agent") == PINS["hermes"]
+
+
+@pytest.mark.parametrize(("agent", "name"), [("claude", "@anthropic-ai/claude-code"), ("codex", "@openai/codex")])
+def test_pins_and_npm_locks_agree(agent, name):
+    package = json.loads((ROOT / f"agents/{agent}/image/package.json").read_text())
+    lock = json.loads((ROOT / f"agents/{agent}/image/package-lock.json").read_text())["packages"]
+    assert package["dependencies"][name] == lock[f"node_modules/{name}"]["version"] == PINS[agent]
+    assert all(entry["integrity"].startswith("sha512-") for key, entry in lock.items() if key)
 
 
 def test_no_poisoned_or_old_litellm():
@@ -378,8 +386,6 @@ def test_locks_hold_hashes_and_no_hosts():
     for path in _locks("requirements.txt"):
         entries = re.split(r"(?m)^(?=[A-Za-z0-9])", path.read_text())[1:]
         assert entries and all("--hash=sha256:" in entry for entry in entries), path
-    packages = json.loads((ROOT / "agents/claude/image/package-lock.json").read_text())["packages"]
-    assert all(entry["integrity"].startswith("sha512-") for key, entry in packages.items() if key)
 
 
 def test_every_source_folder_exists():

@@ -18,7 +18,7 @@ from .schema import Choice, Format, Key, ListOf, MapOf, Section, Text, check
 
 FILE = "adapter.yml"
 #: The shipped agent whose folder holds ``adapter.yml`` and ``image/`` of an adapter.
-FOLDERS = {"generic": "python-agent", "claude": "claude"}
+FOLDERS = {"generic": "python-agent", "claude": "claude", "codex": "codex", "hermes": "hermes"}
 
 PLACEHOLDERS = ("@CA_FILE@", "@FRONT_HOST@", "@FRONT_URL@", "@MODEL@")
 _PLACEHOLDER = re.compile("@[A-Z][A-Z0-9_]*@")
@@ -91,10 +91,11 @@ def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
             if word not in PLACEHOLDERS:
                 message = "no such placeholder"
                 checked.at(f"front_env.{variable}", message, found=word, allowed=", ".join(PLACEHOLDERS))
-    targets = [row.get("target") for row in data.get("files", ())]
-    for index, target in enumerate(targets):
-        if target is not None and target in targets[:index]:
-            checked.at(f"files[{index}].target", "two files have this target", found=target, remedy="remove one")
+    rows = data.get("files", ())
+    for index, row in enumerate(rows):
+        if any(_meet(row, other) for other in rows[:index]):
+            message = "two files have this target in the same session"
+            checked.at(f"files[{index}].target", message, found=row["target"], remedy="remove one of them")
     if checked.problems:
         raise ManifestError(checked.problems)
     return Adapter(
@@ -105,6 +106,12 @@ def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
         tuple(data.get("token_env", ())),
         tuple(PolicyFile(row["source"], row["target"], row["when"]) for row in data.get("files", ())),
     )
+
+
+def _meet(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two entries of ``files`` would be mounted at the same place."""
+    apart = {one.get("when"), other.get("when")} == {"brokered", "direct"}
+    return "target" in one and one["target"] == other.get("target") and not apart
 
 
 def model_of(adapter: Adapter, models: Sequence[str]) -> Optional[str]:

@@ -92,6 +92,26 @@ SPECS: dict[str, Spec] = {
             pins=("claude",),
             check=("claude", "--version"),
         ),
+        Spec(
+            "agent-codex",
+            "image",
+            ("agent-codex", "agent"),
+            parent="base",
+            mapping=KEEP_ID,
+            wheels=("node",),
+            pins=("codex",),
+            check=("codex", "--version"),
+        ),
+        Spec(
+            "agent-hermes",
+            "image",
+            ("agent-hermes", "agent"),
+            parent="base",
+            mapping=KEEP_ID,
+            wheels=("pip",),
+            pins=("hermes",),
+            check=("hermes", "--version"),
+        ),
         Spec("caddy", "image", ("caddy",), parent="caddy-binary", mapping=NOMAP),
         Spec("gateway", "image", ("gateway",), mapping=NOMAP),
     )
@@ -255,7 +275,7 @@ def checked(pins: Mapping[str, Any]) -> Mapping[str, Any]:
     packages = base.get("packages")
     if not isinstance(packages, list) or not packages or not all(_plain(word) for word in packages):
         raise _wrong("base.packages", packages, "write a list of package names")
-    for name in ("litellm", "claude", "openai"):
+    for name in ("litellm", "claude", "codex", "hermes", "openai"):
         _text(pins, "", name)
     wheels = _mapping(pins, "", "wheels")
     for name in ("pip", "node", "go"):

@@ -12,7 +12,7 @@ import (
 
 // TestRecordedClients: what real clients sent in conversations of several steps with tools (own recordings, texts cut
 // short) passes, and no beta of theirs is taken away. Recorded: Claude Code 2.1.197; Codex 0.171.0 with
-// web_search = "disabled"; the SDKs anthropic 2.14.0 and openai 3.57.0; langgraph 1.2.24 with langchain-openai 1.7.4;
+// web_search = "disabled", with its default model too; the SDKs anthropic 2.14.0 and openai 3.57.0; langgraph 1.2.24 with langchain-openai 1.7.4;
 // smolagents 1.26.0; crewai 1.15.30; hermes-agent 0.19.0
 // (Chat Completions streamed and not, Responses, Messages).
 func TestRecordedClients(t *testing.T) {

@@ -143,8 +143,9 @@ var hostedThings = map[string]map[string]string{
 		`"tools":[{"type":"code_interpreter","container":{"type":"auto"}}]`: "code_interpreter", `"tools":[{"type":"image_generation"}]`: "image_generation",
 		`"tools":[{"type":"mcp","server_label":"x","server_url":"https://x.test"}]`: "mcp", `"tools":[{"type":"computer_use_preview"}]`: "computer_use_preview",
 		`"tools":[{"type":"shell","environment":{"type":"container_auto"}}]`: "shell", item(`{"type":"mcp_approval_response","approve":true}`): "mcp",
-		item(`{"type":"function_call_output","call_id":"1","output":[{"type":"input_image","image_url":"https://x.test"}]}`): "remote_url",
-		`"tools":[{"type":"namespace","name":"n","tools":[{"type":"mcp"}]}]`:                                                 "mcp",
+		item(`{"type":"function_call_output","call_id":"1","output":[{"type":"input_image","image_url":"https://x.test"}]}`):             "remote_url",
+		item(`{"type":"additional_tools","role":"developer","tools":[{"type":"namespace","name":"n","tools":[{"type":"web_search"}]}]}`): "web_search",
+		`"tools":[{"type":"namespace","name":"n","tools":[{"type":"mcp"}]}]`:                                                             "mcp",
 	},
 }
 

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: BSD-4-Clause
+"""A real CrewAI crew of two: a developer with tools, a reviewer, and a Flow that remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.client import World
+from support.course import CODING, Client, agent_py, take
+from support.product import Home, SessionFactory
+
+pytestmark = pytest.mark.slow
+
+CREWAI = Client(
+    agent="crewai",
+    version=["python3", "-c", "import importlib.metadata as m; print(m.version('crewai'))"],
+    first=agent_py,
+    again=agent_py,
+    turns=CODING,
+    example="example",
+)
+
+
+def test_the_course(home: Home, session: SessionFactory, world: World, tmp_path: Path) -> None:
+    take(CREWAI, home, session, world, tmp_path)
