@@ -326,6 +326,11 @@ def test_a_failed_build_names_image_step_last_lines_and_log(tmp_path):
         ("npm error code EINTEGRITY", "hash", "do not work around"),
         ("verifying module: checksum mismatch", "hash", "do not work around"),
         ("Temporary failure in name resolution", "network", "registries"),
+        ("ERROR: No matching distribution found for openai==99", "package", "wheels"),
+        ("ERROR: b 1 requires a, which is not installed.", "package", "pip freeze"),
+        ("npm error code ETARGET", "package", "packages.npm"),
+        ("E: Unable to locate package jqq", "package", "packages.apt"),
+        ("E: Version '9' for 'jq' was not found", "package", "packages.apt"),
         ("something else", "build", "log"),
     ],
 )

@@ -28,6 +28,8 @@ _CAUSE = re.compile(r"(E|ERROR|Error|error|npm error)\b")
 _TLS = "name your CA bundle in config.yml: ca_bundle: /path/to/bundle.pem"
 _BYTES = "the registry served other bytes than the lock file or the pin names: do not work around it"
 _NETWORK = "builds need the package registries: check the network, or set asf_image_options.proxy"
+_PIP = "check name and version; only wheels are taken, and one for this Python and machine must exist"
+_APT = "check names and versions in packages.apt against the distribution's suite"
 #: (pattern in a build's log, code, remedy); the first that matches wins, after Podman's own list.
 _HINTS: tuple[tuple[str, str, str], ...] = (
     (
@@ -42,6 +44,10 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
         "network",
         _NETWORK,
     ),
+    (r"no matching distribution found", "package", _PIP),
+    (r"which is not installed|but you have", "package", "name all that they need, each with its version: pip freeze"),
+    (r"code etarget|code e404|code enoversions", "package", "check names and versions in packages.npm's lock file"),
+    (r"unable to locate package|no installation candidate|version '.*' for '.*' was not found", "package", _APT),
 )
 
 

@@ -24,7 +24,7 @@ if [ -s /mnt/requirements.txt ]; then
     pip install --quiet --cache-dir /srv/pip --only-binary :all: --no-deps --no-compile --break-system-packages \
         --root-user-action ignore --no-warn-script-location -r /mnt/requirements.txt
     echo '+ pip check'
-    pip check
+    pip check >/tmp/check || { sed 's/^/ERROR: /' /tmp/check >&2; exit 1; }
     site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
     # Not all that ends in .py is Python: some packages bring templates.
     find "$site" -mindepth 1 -maxdepth 1 -newer /tmp/before -exec \
