@@ -82,11 +82,14 @@ def ansible_playbook() -> str:
 
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
     """What of the operator's environment reaches Ansible and its modules."""
+    from asf_lib.engine import secretenv
+
     kept = {
         name: value
         for name, value in env.items()
         if value and (name in _KEPT or name.startswith(_KEPT_PREFIXES)) and not _secret_looking(name)
     }
+    kept.pop(secretenv.VARIABLE, None)  # another asf-play's, and none of this one
     kept["PATH"] = _search_path(env)
     kept.setdefault("HOME", os.path.expanduser("~"))
     kept.setdefault("LC_ALL", "C.UTF-8")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import paths, rundir, variables
+from . import environment, paths, rundir, variables
 from .interrupts import Interrupts
 
 _PROGRESS = "progress"
@@ -55,12 +55,14 @@ def execute(run: Run, on_event: EventHandler, interrupts: Interrupts, on_start: 
     """
     with rundir.fresh() as folder:
         on_start(rundir.write(folder / _PROGRESS, ""))
-        runner = _prepare(run, folder, on_event, interrupts)
-        runner.run()
+        with environment.answered(folder, environment.named(run.variables.get("asf_home"))) as more:
+            runner = _prepare(run, folder, on_event, interrupts, more)
+            runner.run()
         return int(runner.rc) if runner.rc is not None else None
 
 
-def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interrupts) -> Any:
+def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interrupts, more: Mapping[str, str]) -> Any:
+    """Runner, ready to run; ``more`` comes to Ansible's environment."""
     from ansible_runner.interface import init_runner  # type: ignore[import-untyped]
 
     from asf_lib.engine import notices
@@ -70,12 +72,12 @@ def _prepare(run: Run, folder: Path, on_event: EventHandler, interrupts: Interru
     # Settings as an argument are dropped by runner when there is no file for them.
     settings = {"suppress_output_file": True, "suppress_ansible_output": True, "pexpect_timeout": 1}
     rundir.write(folder / "env" / "settings", json.dumps(settings))
-    environment = paths.ansible_environment(os.environ, folder, content)
+    given = {**paths.ansible_environment(os.environ, folder, content), **more}
     if not (content / "ansible.cfg").is_file():
         # A file that is not there would make Ansible look for one in the home.
-        environment["ANSIBLE_CONFIG"] = str(rundir.write(folder / "ansible.cfg", "[defaults]\n"))
-    environment[notices.VARIABLE] = str(folder / _PROGRESS)
-    with _only(environment):
+        given["ANSIBLE_CONFIG"] = str(rundir.write(folder / "ansible.cfg", "[defaults]\n"))
+    given[notices.VARIABLE] = str(folder / _PROGRESS)
+    with _only(given):
         runner = init_runner(
             private_data_dir=str(folder),
             ident="run",

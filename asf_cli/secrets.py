@@ -10,8 +10,15 @@ _FILE_LIMIT = 1 << 16
 
 
 def values(asf_home: str | None = None) -> set[str]:
-    """Every value of every ``secrets/*.env`` of ASF's home. Loose reading on purpose: what is no value does no harm."""
-    found: set[str] = set()
+    """Every value of every ``secrets/*.env`` of ASF's home, and of the variables of this environment that its sources
+    name. Loose reading on purpose: what is no value does no harm. From then on nobody reads this process's memory.
+    """
+    from asf_lib.engine import hidden
+
+    from .environment import named
+
+    hidden.undumped()
+    found: set[str] = {value.strip() for value in named(asf_home).values()}
     try:
         files = sorted(_folder(asf_home).glob("*.env"))
     except OSError:

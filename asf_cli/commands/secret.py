@@ -17,7 +17,7 @@ EXAMPLES = """\
   asf-play secret set claude ANTHROPIC_API_KEY
   pass show anthropic | asf-play secret set claude ANTHROPIC_API_KEY
   asf-play secret list
-  asf-play secret check claude
+  asf-play secret check claude codex
   asf-play secret rotate -e agent=claude       # the live session's broker takes the key of now
 """
 _LONGEST = 16 * 1024
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     put.add_argument("refused", metavar="", nargs="*", help=argparse.SUPPRESS)
     show = verbs.add_parser("list", help="files, names of variables, and which agents use them", allow_abbrev=False)
     check = verbs.add_parser("check", help="is each agent's key there, and of the right form?", allow_abbrev=False)
-    agent = check.add_argument("agent", metavar="AGENT", nargs="?", help="only this one")
+    agent = check.add_argument("agent", metavar="AGENT", nargs="*", help="only these")
     agent.complete = ("agent",)  # type: ignore[attr-defined]
     turn = verbs.add_parser("rotate", help="give a live session's broker the key of now", allow_abbrev=False)
     turn.add_argument("-e", dest="extra", action="append", default=[], metavar="NAME=VALUE", help="agent, session")
@@ -45,19 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(request: argparse.Namespace) -> int:
     """Carry out the request; returns the exit code. Raises SecretError and ManifestError (asf_lib)."""
-    from asf_lib.engine import home as homes, secretstore
+    from asf_lib.engine import hidden, home as homes, secretstore
 
     if request.action == "rotate":
         return _rotate(request)
-    secretstore.undumped()
+    hidden.undumped()
     if request.action == "set":
         return _set(request)
     if request.action == "list":
         return _list(request, secretstore.listing(homes.resolve()))
     home = homes.resolve()
-    if request.agent is not None:
-        variables.check_identity("agent", request.agent)
-    names = [request.agent] if request.agent is not None else homes.agents(home)
+    for name in request.agent:
+        variables.check_identity("agent", name)
+    names = list(dict.fromkeys(request.agent)) or homes.agents(home)
     return _check(request, [secretstore.checked(home, name) for name in names])
 
 
@@ -126,7 +126,7 @@ def _check(request: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
     if request.json:
         show_document({"ok": ok, "secrets": rows})
     else:
-        columns = ("agent", "variable", "state", "detail")
+        columns = ("agent", "variable", "state", "source", "detail")
         print("\n".join(render.table(columns, [[row[one] or "" for one in columns] for row in rows], _style())))
     return errors.OK if ok else errors.REFUSED
 

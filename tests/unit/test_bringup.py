@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asf_lib.core.errors import EngineError
-from asf_lib.engine import bringup, netns, state
+from asf_lib.engine import bringup, hidden, netns, state
 from asf_lib.engine.plandoc import PlanDocument
 
 ROLES = ("caddy", "broker", "agent")
@@ -118,6 +118,7 @@ def test_check_mode_names_what_it_would_create(doc):
 def test_all_creates_come_before_one_init_of_all(doc, monkeypatch):
     monkeypatch.setattr(state, "begin_step", lambda *a, **k: {})
     monkeypatch.setattr(bringup, "_chosen", lambda podman, doc: {"agent": {"pid": 5}})
+    monkeypatch.setattr(hidden, "apart", lambda work: work())  # in this process, where the fake's record is
     podman = FakePodman()
     got = bringup.create(podman, doc, lambda entry: "sk-provider")
     words = [call[0] for call in podman.calls]

@@ -233,6 +233,35 @@ def test_no_key_is_read_where_none_is_needed(home: Home, text: str) -> None:
     assert _key(home) is None
 
 
+UNBROKERED = BROKERED.replace("llm: {", "llm: {broker: false, ", 1) + "network: {allow_domains: [api.example.com]}\n"
+
+
+def _own(home: Home):
+    return homes.agent_key(home, homes.load_manifest(home, "a"))
+
+
+def test_without_the_broker_the_agent_has_the_key_where_there_is_one(keyed: Home) -> None:
+    """No file, no variable, an empty one: the client logs in. A file that is wrong stays an error."""
+    (keyed.agents_dir / "a" / "runtime.yml").write_text(UNBROKERED)
+    assert _key(keyed) is None
+    chosen = _own(keyed)
+    assert chosen is not None and chosen.value == KEY and [name for _, name in chosen.others] == ["OTHER", "THIRD"]
+    (keyed.secrets_dir / "two.env").unlink()
+    assert _own(keyed) is not None
+    for text in ("", "OTHER=x\n", "ANTHROPIC_API_KEY=\n"):
+        _secret(keyed, "one.env", text)
+        assert _own(keyed) is None
+    _secret(keyed, "one.env", f"ANTHROPIC_API_KEY='{KEY} x'\n")
+    with pytest.raises(SecretError, match="one word") as caught:
+        _own(keyed)
+    assert "CANARY" not in str(caught.value.as_dict())
+    _secret(keyed, "one.env", f"ANTHROPIC_API_KEY={KEY}\n", 0o644)
+    with pytest.raises(SecretError, match="chmod 600"):
+        _own(keyed)
+    (keyed.secrets_dir / "one.env").unlink()
+    assert _own(keyed) is None
+
+
 @pytest.mark.parametrize("mode", [0o400, 0o600])
 def test_private_modes(keyed: Home, mode: int) -> None:
     (keyed.secrets_dir / "one.env").chmod(mode)

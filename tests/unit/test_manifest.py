@@ -153,6 +153,31 @@ def test_what_has_no_effect_is_said() -> None:
     assert read.warnings[0].line == 2
 
 
+@pytest.mark.parametrize(
+    ("llm", "secrets", "to_agent"),
+    [
+        ("{broker: false, provider: anthropic}", "{files: [a.env]}", True),
+        ("{broker: false, api_key_env: MY_KEY}", "{files: []}", True),
+        ("{broker: false, provider: anthropic}", "{files: []}", False),
+        ("{broker: false}", "{files: [a.env]}", False),
+        ("{provider: anthropic, protocol: anthropic}", "{files: [a.env]}", False),
+    ],
+)
+def test_a_key_goes_to_the_agent_only_where_the_manifest_says_so(llm: str, secrets: str, to_agent: bool) -> None:
+    read = _read(f"name: a\nllm: {llm}\nsecrets: {secrets}\n" + _PROXY)
+    assert read.llm is not None and read.llm.key_to_agent is to_agent
+    assert "secrets.files" not in [warning.key for warning in read.warnings] or "provider" not in llm
+    mocked = manifest.apply_overrides(read, llm_mock=True)
+    assert mocked.llm is not None and not mocked.llm.key_to_agent
+
+
+def test_a_key_of_the_manifests_own_env_is_not_read_from_elsewhere() -> None:
+    """It was valid before: the variable that the manifest sets stays what it sets."""
+    text = "name: a\nllm: {broker: false, provider: anthropic}\nsecrets: {files: [a.env]}\n"
+    read = _read(text + "env: {ANTHROPIC_API_KEY: canary-0123456789}\n" + _PROXY)
+    assert read.llm is not None and not read.llm.key_to_agent
+
+
 def test_a_variable_that_looks_like_a_secret_is_said() -> None:
     """S5: the workload reads its own environment."""
     read = _read("name: a\nenv: {MY_API_TOKEN: canary-0123456789, MAX_TOKENS: '5'}\n" + _PROXY)

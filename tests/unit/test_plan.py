@@ -113,6 +113,42 @@ def test_no_secret_value_and_no_token_stands_in_the_plan():
     assert plan["gate"]["token_file"] == "/run/secrets/asf-token" and "ANTHROPIC_AUTH_TOKEN" not in plan["gate"]["env"]
 
 
+UNBROKERED = """
+name: a
+adapter: claude
+llm: {broker: false, provider: anthropic}
+secrets: {files: [a.env]}
+network: {allow_domains: [api.anthropic.com]}
+"""
+OWN = plans.Request(agent_key=True)
+
+
+def test_without_a_broker_a_key_goes_to_the_agent_by_a_file_that_the_gate_reads():
+    plan = build(UNBROKERED, request=OWN)
+    row = {"name": "asf-a.main-key", "part": "key", "source": "file", "variable": "ANTHROPIC_API_KEY"}
+    assert plan["secrets"] == [row]
+    gate = plan["gate"]
+    assert (gate["token_file"], gate["token_env"]) == ("/run/secrets/asf-key", ["ANTHROPIC_API_KEY"])
+    assert "ANTHROPIC_API_KEY" not in gate["env"]
+    mounted = "--secret=asf-a.main-key,type=mount,target=asf-key,uid=1000,gid=1000,mode=0400"
+    assert mounted in args(plan, "agent") and not [w for w in args(plan, "caddy") if "asf-a.main-key" in w]
+    assert [w for w in plan["warnings"] if "ANTHROPIC_API_KEY" in w and "can read it" in w]
+
+
+def test_without_a_key_nothing_of_it_is_planned():
+    plan = build(UNBROKERED)
+    assert plan["secrets"] == [] and plan["gate"]["token_file"] == "" and plan["gate"]["token_env"] == []
+    assert plan["warnings"] == build(PLAIN)["warnings"]
+    assert not [w for w in build(request=OWN)["secrets"] if w["part"] == "key"], "the broker has it"
+
+
+def test_a_key_never_takes_the_place_of_a_planned_variable():
+    text = UNBROKERED.replace("provider: anthropic", "api_key_env: HTTPS_PROXY")
+    with pytest.raises(PlanError) as caught:
+        build(text, request=OWN)
+    assert caught.value.key == "llm.api_key_env" and caught.value.found == "HTTPS_PROXY"
+
+
 def test_the_embedded_model_needs_no_secret_and_l3_lists_nobody():
     mocked = manifests.apply_overrides(manifest(BROKERED), llm_mock=True)
     plan = plans.build(mocked, [], HOST, SETTINGS, plans.Request())

@@ -17,7 +17,7 @@ SHELL = "/bin/sh"
 
 
 def _value(script: str) -> str:
-    return secretcommand.value([SHELL, "-c", script], "config.yml", "K")
+    return secretcommand.value([SHELL, "-c", script], "config.yml", "secrets.K.command")
 
 
 def _refused(script: str) -> str:
@@ -66,9 +66,9 @@ def test_a_program_in_a_folder_of_others(tmp_path: Path) -> None:
     program.chmod(0o755)
     os.chmod(tmp_path / "open", 0o777)
     with pytest.raises(SecretError, match="another account may write"):
-        secretcommand.value([str(program)], "config.yml", "K")
+        secretcommand.value([str(program)], "config.yml", "secrets.K.command")
     with pytest.raises(SecretError, match="missing"):
-        secretcommand.value([str(tmp_path / "none" / "key")], "config.yml", "K")
+        secretcommand.value([str(tmp_path / "none" / "key")], "config.yml", "secrets.K.command")
 
 
 def test_s1_the_setting_comes_before_the_files(tmp_path: Path) -> None:

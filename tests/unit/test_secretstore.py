@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import resource
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 
 from asf_lib.core import providers, secretfile
 from asf_lib.core.errors import SecretError
-from asf_lib.engine import secretstore
+from asf_lib.engine import hidden, secretstore
 from asf_lib.engine.home import Home
 
 CANARY = "sk-CANARY-0123456789"
@@ -112,12 +114,39 @@ def test_what_looks_wrong_about_a_key() -> None:
     assert set(providers.KEY_PREFIXES) <= set(providers.DOMAINS)
 
 
+def _token(**claims: object) -> str:
+    """A JSON web token of these claims."""
+    parts = ({"alg": "none"}, claims, {"x": CANARY})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("key", "moment"),
+    [
+        (_token(exp=1_000_000_000), 1_000_000_000),
+        (_token(exp=1_000_000_000.5), 1_000_000_000.5),
+        (json.dumps({"claudeAiOauth": {"accessToken": "x", "expiresAt": 1_000_000_000_000}}), 1_000_000_000),
+        (json.dumps({"tokens": {"id_token": "x", "access_token": _token(exp=5)}}), 5),
+        (_token(sub="me"), None),
+        (_token(exp="soon"), None),
+        (_token(exp=True), None),
+        ("eyJ.%%%.x", None),
+        ("eyJhbGciOiJub25lIn0.bm8gSlNPTg.x", None),
+        ("{" * 5000, None),
+        ("[" * 100_000, None),
+        ("sk-ant-api03-x", None),
+    ],
+)
+def test_when_a_token_ends_by_its_own_word(key: str, moment: float | None) -> None:
+    assert providers.ends(key) == moment
+
+
 def test_no_core_dump_of_the_process_or_of_a_child() -> None:
     """Dumpable is 0, so the kernel writes no core whatever the pattern; of a child, the limit keeps it."""
     program = """
 import ctypes, resource, asf_cli
-from asf_lib.engine import secretstore
-secretstore.undumped()
+from asf_lib.engine import hidden
+hidden.undumped()
 print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE)[0])
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
@@ -128,6 +157,6 @@ print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT
 def test_children_of_a_coreless_block() -> None:
     before = resource.getrlimit(resource.RLIMIT_CORE)
     show = [sys.executable, "-c", "import resource; print(resource.getrlimit(resource.RLIMIT_CORE)[0])"]
-    with secretstore.coreless():
+    with hidden.coreless():
         assert subprocess.run(show, capture_output=True, text=True).stdout.strip() == "0"
     assert resource.getrlimit(resource.RLIMIT_CORE) == before

@@ -25,7 +25,7 @@ LABEL_VOLUME = "asf.volume"
 #: What Podman calls a container whose end it saw; only then its exit code means anything.
 OVER = ("exited", "stopped")
 
-_SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|master|provider|upstream)\Z")
+_SECRET = re.compile(r"asf-([a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)-(token|master|provider|upstream|key)\Z")
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class Llm:
     """``llm``. While brokered, ``protocol`` is set, and ``upstream_host`` too unless the model is embedded ("").
 
     ``mock`` holds the turns (``{"text": …}`` or ``{"tool": …, "input": …}``) or None. ``key_required`` is False for
-    the embedded model and for a ``base_url`` with which no key is named.
+    the embedded model and for a ``base_url`` with which no key is named. ``key_to_agent``: without the broker, a key
+    that the manifest names (``secrets.files`` or ``llm.api_key_env``) goes to the agent itself, where there is one.
     """
 
     broker: bool
@@ -122,6 +123,7 @@ class Llm:
     upstream_host: str
     upstream_port: int
     key_required: bool
+    key_to_agent: bool = False
 
     def mock_turns(self) -> list[dict[str, Any]]:
         """The turns of the embedded model as plain data; empty without one."""
@@ -290,11 +292,12 @@ def _llm(data: Mapping[str, Any]) -> Llm | None:
         return None
     mock, base_url, provider = _mock(llm.get("mock")), llm.get("base_url"), llm.get("provider")
     named = bool(data["secrets"]["files"]) or "api_key_env" in llm
+    variable = llm.get("api_key_env") or (key_variable(provider) if provider else None)
     return Llm(
         broker=llm["broker"],
         protocol=llm.get("protocol") or PROTOCOLS.get(data["adapter"]),
         provider=provider,
-        api_key_env=llm.get("api_key_env") or (key_variable(provider) if provider else None),
+        api_key_env=variable,
         direct_domain=llm.get("direct_domain") or provider_host(llm, with_base_url=False),
         models=tuple(llm.get("models", ())),
         base_url=base_url,
@@ -305,7 +308,12 @@ def _llm(data: Mapping[str, Any]) -> Llm | None:
         upstream_host="" if mock is not None else provider_host(llm) or "",
         upstream_port=(urlsplit(base_url).port if base_url else None) or 443,
         key_required=bool(llm["broker"]) and mock is None and (base_url is None or named),
+        key_to_agent=not llm["broker"] and named and variable is not None and variable not in data.get("env", {}),
     )
+
+
+def _key_to_agent(manifest: Manifest) -> bool:
+    return manifest.llm is not None and manifest.llm.key_to_agent
 
 
 def _warnings(manifest: Manifest) -> list[Problem]:
@@ -317,8 +325,9 @@ def _warnings(manifest: Manifest) -> list[Problem]:
         out.append(Problem(message, manifest.file, line, column, key, remedy=remedy))
 
     proxied = bool((manifest.network.upstream_proxy or {}).get("secret"))
-    if not manifest.brokered and manifest.secrets_files and not proxied:
-        warn("secrets.files", "no secrets file is read without the broker", "remove the key, or set llm.broker to true")
+    if not manifest.brokered and manifest.secrets_files and not proxied and not _key_to_agent(manifest):
+        message = "no secrets file is read: there is no broker, and no variable of the agent's is named"
+        warn("secrets.files", message, "remove the key, set llm.broker to true, or name llm.provider")
     for name in manifest.env:
         if looks_secret(name):
             warn(

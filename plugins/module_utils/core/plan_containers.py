@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Tuple
 
 from . import containers, plan_files, plan_network as network, policy, roles, upstream, workload
 from .containers import ENFORCER_UID, Limits, Mount, Spec, tmpfs
 from .plan_draft import Draft, Json, digest
+
+#: The part of the plan's secrets that the agent itself holds.
+KEY_PART = "key"
 
 
 def _limits(draft: Draft, role: str) -> Limits:
@@ -178,6 +181,13 @@ def _agent_mounts(draft: Draft) -> List[Mount]:
     return out
 
 
+def _agent_secrets(draft: Draft) -> List[Tuple[str, str]]:
+    """The token that opens its session's front; without one, the provider's key where the operator gives it."""
+    if draft.brokered:
+        return [(draft.name("token"), "asf-token")]
+    return [(draft.name(KEY_PART), "asf-key")] if draft.agent_key else []
+
+
 def _agent(draft: Draft) -> Spec:
     limits = _limits(draft, "agent")
     uid = workload.UID
@@ -199,7 +209,7 @@ def _agent(draft: Draft) -> Spec:
         draft.run("seccomp-agent.json"),
         limits,
         _agent_mounts(draft),
-        [(draft.name("token"), "asf-token")] if draft.brokered else [],
+        _agent_secrets(draft),
         [("HOME", workload.HOME)],
         _fallback(draft, limits),
         [*hosts, *raw, *ping, *tty],
@@ -230,12 +240,15 @@ def volumes(draft: Draft) -> List[Json]:
 
 
 def secrets(draft: Draft) -> List[Json]:
-    """Secrets to be made: two are random per session, the provider's key is read from the operator's file."""
+    """Secrets to be made: two are random per session, the provider's key is read where the operator keeps it."""
     llm = draft.manifest.llm
     out: List[Json] = []
     if (proxy := network.chain(draft)) and proxy.secret:
         row = {"name": draft.name(upstream.PART), "part": upstream.PART, "source": "file", "variable": proxy.secret}
         out.append(row)
+    if draft.agent_key:
+        name = draft.name(KEY_PART)
+        out.append({"name": name, "part": KEY_PART, "source": "file", "variable": draft.agent_key})
     if not draft.brokered or llm is None:
         return out
     out += [{"name": draft.name(part), "part": part, "source": "random"} for part in ("token", "master")]

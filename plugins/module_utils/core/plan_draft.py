@@ -83,6 +83,7 @@ class Request:
     tty: Optional[bool] = None
     mock: bool = False
     terminal: Mapping[str, str] = field(default_factory=dict)
+    agent_key: bool = False  # without a broker, the provider's key was found and goes to the agent
 
 
 @dataclass
@@ -99,6 +100,12 @@ class Draft:
     interactive: bool = False
     terminal: Optional[Dict[str, str]] = None
     warnings: List[str] = field(default_factory=list)
+
+    @property
+    def agent_key(self) -> Optional[str]:
+        """The variable of a provider's key that the agent itself holds, or None."""
+        llm = self.manifest.llm
+        return llm.api_key_env if llm is not None and llm.key_to_agent and self.request.agent_key else None
 
     @property
     def tty(self) -> bool:
@@ -167,6 +174,11 @@ def draft_of(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Se
         draft.terminal = workload.terminal(request.terminal)
     if any(r.rw for r in repos):
         draft.warnings.append("repositories granted rw are mounted with their own .git (git: open)")
+    if draft.agent_key:
+        draft.warnings.append(
+            f"llm.broker is off, so the key {draft.agent_key} goes to the agent itself: it can read it, keep it and "
+            "send it to any host that it reaches; ASF neither counts nor bounds what is done with it, nor rotates it"
+        )
     if draft.net_raw:
         draft.warnings.append("capabilities: the workload holds NET_RAW and may send any IPv4 packet to its cable")
     if manifest.nested_sandbox:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from . import plan_network as network, policy, roles, routed, workload
 from .decisions import DENIED_NAME
+from .errors import PlanError
 from .plan_draft import Draft, Json
 
 NO_CAPS = "0" * 16
@@ -67,6 +68,22 @@ def _tls(address: str, verify: Optional[str], names: Sequence[str]) -> Json:
     return {"addr": address, "allow": control if control in names else "", "deny": DENIED_NAME}
 
 
+def _secret(draft: Draft, env: Json, tokens: List[str]) -> Tuple[str, List[str]]:
+    """The one secret that the workload has in variables: the session's token, or without a broker the provider's key.
+
+    Raises PlanError for a variable that means something else here.
+    """
+    if draft.brokered:
+        return policy.TOKEN_FILE, tokens
+    if not draft.agent_key:
+        return "", []
+    if draft.agent_key in env:
+        message = "the key's variable is one that the workload's environment has already"
+        remedy = "name the variable from which the client reads its key"
+        raise PlanError(message, key="llm.api_key_env", found=draft.agent_key, remedy=remedy)
+    return policy.KEY_FILE, [draft.agent_key]
+
+
 def gate_plan(draft: Draft, mounts: Sequence[Json], config: Optional[Json]) -> Json:
     """The document ``gate.json`` without the plan's digest; ``config`` is Caddy's configuration, where there is one."""
     m = draft.manifest
@@ -79,6 +96,7 @@ def gate_plan(draft: Draft, mounts: Sequence[Json], config: Optional[Json]) -> J
         draft.terminal or {},
         dict(m.env),
     )
+    token_file, tokens = _secret(draft, env, tokens)
     return {
         "version": 1,
         "session": draft.id,
@@ -91,7 +109,7 @@ def gate_plan(draft: Draft, mounts: Sequence[Json], config: Optional[Json]) -> J
         "nested_sandbox": m.nested_sandbox,
         "net_raw": draft.net_raw,
         "env": env,
-        "token_file": policy.TOKEN_FILE if draft.brokered else "",
+        "token_file": token_file,
         "token_env": tokens,
         "argv": workload.argv(m.command, draft.request.command),
         "cwd": workload.folder([r.name for r in draft.repos]),

@@ -19,6 +19,8 @@ Json = Dict[str, Any]
 L1_PORT, L2_PORT, L3_PORT, BROKER_PORT = 3128, 4000, 3129, 4000
 L1T_PORT = 443  # the port that a client without a proxy asks for
 TOKEN_FILE, MASTER_FILE = "/run/secrets/asf-token", "/run/secrets/asf-master"
+#: Without a broker: a provider's key that the agent itself holds.
+KEY_FILE = "/run/secrets/asf-key"
 CONTROL_PATH = "/asf/control"
 #: What a session has used. It lies on Caddy's tmpfs, so it outlives the program, which PID 1 starts again.
 STATE_FILE = "/tmp/asf-front.json"

@@ -7,7 +7,10 @@ would be either a broken session or a hole.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from typing import Any
 
 DOMAINS = {
     "anthropic": "api.anthropic.com",
@@ -57,11 +60,16 @@ KEY_PREFIXES = {
 #: Beginnings of what is pasted in place of a key: ``(beginning, what it is)``.
 NOT_KEYS = (
     ("sk-ant-oat", "a login token of Claude, which expires; not an API key"),
+    ("sk-ant-ort", "a login's refresh token of Claude; not an API key"),
     ("sk-ant-sid", "a browser session of Claude, which expires; not an API key"),
     ("sk-ant-admin", "an administration key, which no inference route takes"),
     ("sk-admin-", "an administration key, which no inference route takes"),
     ("eyJ", "a JSON web token, which expires; not an API key"),
+    ("{", "the text of a file, such as a client's stored login; not an API key"),
 )
+#: What a stored login calls the moment at which it ends (seconds, or milliseconds, since 1970).
+_ENDS = ("exp", "expiresAt", "expires_at", "expires")
+_LONGEST = 64 * 1024
 
 
 def doubt(provider: str, key: str) -> str | None:
@@ -71,3 +79,43 @@ def doubt(provider: str, key: str) -> str | None:
             return f"this is {what}"
     prefix = KEY_PREFIXES.get(provider)
     return f"a key of {provider} begins with {prefix}" if prefix and not key.startswith(prefix) else None
+
+
+def ends(key: str) -> float | None:
+    """The moment (seconds since 1970) at which a token ends by its own word, or None where it says none.
+
+    A JSON web token (RFC 7519) says ``exp`` in its second part; the stored login of a client is JSON. Nothing is
+    verified: it is a hint for the operator, who has the token anyway.
+    """
+    if len(key) > _LONGEST:
+        return None
+    if key.startswith("{"):
+        return _end_in(_json(key.encode("utf-8", "replace")))
+    parts = key.split(".")
+    if len(parts) != 3 or not key.startswith("eyJ"):
+        return None
+    try:
+        return _end_in(_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))))
+    except ValueError:
+        return None
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _end_in(document: Any, depth: int = 3) -> float | None:
+    """The first such moment in a document, at most ``depth`` mappings deep; a token in it counts as well."""
+    if isinstance(document, str):
+        return ends(document) if document.startswith("eyJ") else None
+    if not isinstance(document, dict) or depth == 0:
+        return None
+    for name in _ENDS:
+        value = document.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value / 1000 if value > 1e11 else float(value)
+    found = (_end_in(value, depth - 1) for value in document.values())
+    return next((moment for moment in found if moment is not None), None)

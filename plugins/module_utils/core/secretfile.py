@@ -31,6 +31,7 @@ RULES: tuple[tuple[str, str], ...] = (
 _LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)\Z", re.S)
 _SPACED = re.compile(r"[ \t]*(?:export[ \t]+)?[A-Za-z_][A-Za-z0-9_]*[ \t]+=")
 LONGEST_CREDENTIALS = 1024
+LONGEST_WORD = 4096  # ``maxToken`` of the gate
 _SHELL = re.compile(r"[\s\"'$`\\]")
 
 
@@ -156,6 +157,15 @@ def credentials(chosen: Selection, variable: str) -> Selection:
         message = f"the value is not user:password of at most {LONGEST_CREDENTIALS} characters"
         remedy = "write the proxy's user, a colon and its password"
         raise SecretError([Problem(message, chosen.file, chosen.line, key=variable, remedy=remedy)])
+    return chosen
+
+
+def word(chosen: Selection, variable: str) -> Selection:
+    """The selection, when an agent can be given its value: one word, which the gate passes on. Raises SecretError."""
+    if " " in chosen.value or len(chosen.value) > LONGEST_WORD:
+        message = f"the value is not one word of at most {LONGEST_WORD} characters"
+        problem = Problem(message, chosen.file, chosen.line or None, key=variable, remedy="paste the key alone")
+        raise SecretError([problem])
     return chosen
 
 

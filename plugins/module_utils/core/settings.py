@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import formats as form
+from . import formats as form, sources
 from .errors import ManifestError
 from .manifest import Limits, limits
 from .manifest_schema import LIMITS, PROXY_URL_WORDS
 from .marked import NULL, Node
 from .retention import Retention
-from .schema import Checked, Key, ListOf, MapOf, Number, Section, Text, check
+from .schema import Checked, Key, MapOf, Number, Section, Text, check
+from .sources import Source
 
 EVIDENCE = Section(
     {
@@ -27,15 +28,6 @@ UPSTREAM_PROXY = Section(
         "url": Key(Text(form.PROXY_URL), PROXY_URL_WORDS, required=True),
         "secret": Key(Text(form.ENV_NAME), "The variable of `file` that holds its `user:password`."),
         "file": Key(Text(form.FILE_NAME, max_length=255), "The file under the secrets folder that sets it, mode 0600."),
-    }
-)
-SOURCE = Section(
-    {
-        "command": Key(
-            ListOf(Text(max_length=4096), min_items=1, max_items=50, unique=False),
-            "A program, by its absolute path, and its arguments; it prints the value. No shell, 30 seconds, 16 KiB.",
-            required=True,
-        ),
     }
 )
 SETTINGS = Section(
@@ -55,8 +47,9 @@ SETTINGS = Section(
             UPSTREAM_PROXY, "The proxy that Caddy goes through where a manifest names none (`network.upstream_proxy`)."
         ),
         "secrets": Key(
-            MapOf(form.ENV_NAME, SOURCE),
-            "Where a provider key comes from, by its variable, instead of a secrets file (docs/secrets.md).",
+            MapOf(form.ENV_NAME, sources.SOURCE),
+            "Where a provider key comes from, by its variable, instead of a secrets file; each has one source "
+            "(docs/secrets.md).",
         ),
         "limits": Key(LIMITS, "Default limits of workloads; a manifest's own come first."),
         "evidence": Key(
@@ -76,7 +69,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     evidence: Retention = field(default_factory=Retention)
     upstream_proxy: Mapping[str, str] | None = None
-    commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
 
 
 def validate(tree: Node | None, file: str) -> Settings:
@@ -88,7 +81,7 @@ def validate(tree: Node | None, file: str) -> Settings:
         remedy = "Caddy has a network of its own: name an address that is reachable from there"
         checked.at("resolver", "a loopback address", found=checked.data["resolver"], remedy=remedy)
     _proxy_secret(checked)
-    _programs(checked)
+    sources.check(checked)
     if checked.problems:
         raise ManifestError(checked.problems)
     data = checked.data
@@ -100,17 +93,8 @@ def validate(tree: Node | None, file: str) -> Settings:
         limits(data.get("limits", {})),
         _retention(given),
         data.get("upstream_proxy"),
-        {name: tuple(source["command"]) for name, source in data.get("secrets", {}).items()},
+        {name: sources.of(name, source) for name, source in data.get("secrets", {}).items()},
     )
-
-
-def _programs(checked: Checked) -> None:
-    """A program is named by its path: nothing is looked up where somebody else could put a file."""
-    for name, source in ((checked.data or {}).get("secrets") or {}).items():
-        command = (source or {}).get("command") or []
-        if command and not str(command[0]).startswith("/"):
-            key = f"secrets.{name}.command[0]"
-            checked.at(key, "not an absolute path", found=str(command[0]), remedy="name the program in full")
 
 
 def _proxy_secret(checked: Checked) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
-from . import logbirth, logs, netns, observe, procs, secretstore, state, usernet
+from . import hidden, logbirth, logs, netns, observe, procs, state, usernet
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -135,8 +135,7 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
         return {"changed": True, "actions": [f"would create {n}" for n in doc.names().values()], "containers": {}}
     state.begin_step(doc.session, "create")
     write_files(doc)
-    with secretstore.coreless():
-        podman.parallel(_secret_calls(doc, read_key))
+    hidden.apart(lambda: len(podman.parallel(_secret_calls(doc, read_key))))
     podman.parallel([create_args(c, doc.origin) for c in doc.plan["containers"]], timeout=180)
     podman.run(["init", *doc.names().values()], timeout=60)
     chosen = _chosen(podman, doc)

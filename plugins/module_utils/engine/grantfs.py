@@ -285,7 +285,7 @@ def _protected(home: Home, storage: Sequence[str]) -> list[tuple[str, str]]:
     rows += [("ASF's own program", str(Path(__file__).resolve().parents[1]))]
     if home.shipped is not None:
         rows.append(("the shipped agents", str(home.shipped)))
-    return rows
+    return rows + sorted({row for source in homes.load_settings(home).sources.values() for row in source.hidden()})
 
 
 def _relied_on(home: Home) -> list[tuple[str, str]]:
@@ -294,8 +294,7 @@ def _relied_on(home: Home) -> list[tuple[str, str]]:
     given = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "").split(":")
     rows += [("a folder of ANSIBLE_COLLECTIONS_PATH", path) for path in given if os.path.isabs(path)]
     settings = homes.load_settings(home)
-    words = {word for command in settings.commands.values() for word in command if os.path.isabs(word)}
-    rows += [("a command of config.yml's secrets", word) for word in sorted(words)]
+    rows += sorted({row for source in settings.sources.values() for row in source.relied_on()})
     bundle = settings.ca_bundle
     return rows + ([("the ca_bundle of config.yml", bundle)] if bundle else [])
 

@@ -25,7 +25,7 @@ from ..core.schema import misformed
 from ..core.secretfile import Entry, Selection
 from ..core.settings import Settings
 from ..core.upstream import MANIFEST_KEY, Proxy
-from . import regular, secretcommand, trust, yamlload
+from . import regular, secretsource, trust, yamlload
 
 MANIFEST_FILE, GRANTS_FILE, SETTINGS_FILE = "runtime.yml", "repos.yml", "config.yml"
 _SECRETS_LIMIT = 64 * 1024
@@ -284,21 +284,51 @@ def load_settings(home: Home) -> Settings:
 def provider_key(home: Home, manifest: Manifest) -> Selection | None:
     """The provider's key for the broker, or None when the session needs none. Raises SecretError, ManifestError.
 
-    A command of config.yml for its variable comes before the manifest's files, and is run each time.
+    A source of config.yml for its variable comes before the manifest's files, and is asked each time.
 
     Only ``llm.api_key_env`` is taken; the names of other variables are in ``Selection.others``, for a warning.
     """
     llm = manifest.llm
     if llm is None or not llm.key_required or llm.api_key_env is None:
         return None
-    command = load_settings(home).commands.get(llm.api_key_env)
-    if command is not None:
-        file = str(home.settings_file)
-        entry = Entry(llm.api_key_env, secretcommand.value(command, file, llm.api_key_env), 0)
-        return secretfile.select([(file, [entry])], llm.api_key_env)
+    sourced = _sourced(home, llm.api_key_env)
+    if sourced is not None:
+        return sourced
+    return secretfile.select(_entries(home, _named(manifest), llm.api_key_env), llm.api_key_env)
+
+
+def agent_key(home: Home, manifest: Manifest) -> Selection | None:
+    """The provider's key for the agent itself, where the broker is off and there is one: a client without one logs in.
+
+    A file that does not exist and a variable that is not set are no error; a file or source that is wrong is one.
+    Raises SecretError, ManifestError.
+    """
+    llm = manifest.llm
+    if llm is None or not llm.key_to_agent or llm.api_key_env is None:
+        return None
+    found = _sourced(home, llm.api_key_env)
+    if found is None:
+        there = [row for row in _named(manifest) if os.path.lexists(home.secrets_dir / row[0])]
+        files = _entries(home, there, llm.api_key_env)
+        if not any(entry.name == llm.api_key_env and entry.value for _, entries in files for entry in entries):
+            return None
+        found = secretfile.select(files, llm.api_key_env)
+    return secretfile.word(found, llm.api_key_env)
+
+
+def _sourced(home: Home, variable: str) -> Selection | None:
+    """What the operator's config.yml has for a variable, or None where it names no source of it."""
+    source = load_settings(home).sources.get(variable)
+    if source is None:
+        return None
+    file = str(home.settings_file)
+    return secretfile.select([(file, [secretsource.entry(source, file)])], variable)
+
+
+def _named(manifest: Manifest) -> list[tuple[str, str, str]]:
+    """``(file name, key, where that is said)`` of the manifest's secrets files."""
     keys = [f"secrets.files[{index}]" for index in range(len(manifest.secrets_files))]
-    named = [(name, key, _where(manifest, key)) for name, key in zip(manifest.secrets_files, keys)]
-    return secretfile.select(_entries(home, named, llm.api_key_env), llm.api_key_env)
+    return [(name, key, _where(manifest, key)) for name, key in zip(manifest.secrets_files, keys)]
 
 
 def proxy_credentials(home: Home, manifest: Manifest, proxy: Proxy | None) -> Selection | None:

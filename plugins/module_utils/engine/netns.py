@@ -72,7 +72,12 @@ def unshare_net() -> None:
 
 def _close_from(first: int) -> None:
     """Close every descriptor from ``first`` up; the kernel's list, because the limit may have been lowered since."""
-    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+    try:
+        names = os.listdir("/proc/self/fd")
+    except PermissionError:  # an undumpable process's is root's (proc(5)); close_range(2) needs no list
+        os.closerange(first, 1 << 20)
+        return
+    for fd in map(int, names):
         if fd >= first:
             with contextlib.suppress(OSError):  # that of the listing itself is closed already
                 os.close(fd)
@@ -98,8 +103,11 @@ def _child(work: Callable[[], Any], write_end: int) -> None:
         os._exit(0)
 
 
-def forked(work: Callable[[], Any], timeout: float = 20.0) -> Any:
-    """Run ``work`` in a forked process and return its JSON-able answer; seconds. Raises EngineError."""
+def forked(work: Callable[[], Any], timeout: float = 20.0, who: str = "a helper in a container's namespaces") -> Any:
+    """Run ``work`` in a forked process and return its JSON-able answer; seconds. Raises EngineError.
+
+    ``who`` is what errors call that process.
+    """
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -111,7 +119,7 @@ def forked(work: Callable[[], Any], timeout: float = 20.0) -> Any:
     except BaseException as exc:
         _kill_group(pid)
         if isinstance(exc, TimeoutError):
-            raise EngineError(f"a helper in a container's namespaces did not answer within {timeout:g} s") from None
+            raise EngineError(f"{who} did not answer within {timeout:g} s") from None
         raise
     finally:
         os.close(read_end)
@@ -119,9 +127,9 @@ def forked(work: Callable[[], Any], timeout: float = 20.0) -> Any:
     try:
         answer = json.loads(data)
     except ValueError:
-        raise EngineError("a helper in a container's namespaces ended without an answer") from None
+        raise EngineError(f"{who} ended without an answer") from None
     if "err" in answer:
-        raise EngineError(f"in a container's namespaces: {answer['err']}")
+        raise EngineError(f"{who} failed: {answer['err']}")
     return answer["ok"]
 
 

@@ -11,7 +11,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import images as image_names, lifecycle, manifest as manifests, plan as plans, revision, upstream
 from ..core.adapters import Adapter
@@ -19,12 +19,14 @@ from ..core.errors import AsfError, EngineError, HostError, ManifestError, PlanE
 from ..core.grants import WORKSPACE, Grant, check_live
 from ..core.manifest import Manifest
 from ..core.packages import Packages
+from ..core.plan_containers import KEY_PART
 from ..core.secretfile import Selection
 from ..core.settings import Settings
 from . import (
     assuming,
     dirs,
     grantfs,
+    hidden,
     home as homes,
     hostfacts,
     images,
@@ -281,18 +283,51 @@ def compute(
         host, storage = host_job.result(), storage_job.result()
     repos, warnings = _grants(home, inputs, storage)
     # After the grants: a key's command (config.yml) runs only where no grant lets the agent write it.
-    key = assuming.secret(lambda: homes.provider_key(home, manifest), assumed)
-    credentials = assuming.secret(lambda: homes.proxy_credentials(home, manifest, proxy), assumed)
+    key, own_key, credentials = _secrets(home, manifest, proxy, assumed)
     named = _image_names(manifest, packages)
     adapter = homes.load_adapter(collection, manifest.adapter)
     chosen = _settings(inputs, settings, adapter, workshop, tags, named, proxy)
     request = plans.Request(
-        inputs.session, _command(inputs.command_file), inputs.tty, inputs.llm_mock, _terminal(inputs)
+        inputs.session,
+        _command(inputs.command_file),
+        inputs.tty,
+        inputs.llm_mock,
+        _terminal(inputs),
+        own_key is not None,
     )
     plan = plans.build(manifest, repos, host, chosen, request)
     warnings += [p.text() for p in manifest.warnings] + list(plan["warnings"])
-    warnings += _unused(key, credentials, proxy)
+    warnings += _unused(key or own_key, credentials, proxy)
     return plan, named, warnings
+
+
+def _secrets(
+    home: Home, manifest: Manifest, proxy: Optional[upstream.Proxy], assumed: Optional[List[str]]
+) -> Tuple[Optional[Selection], Optional[Selection], Optional[Selection]]:
+    """The provider's key for the broker, that for the agent, the operator's login at a proxy: what there is, unseen."""
+    llm = manifest.llm
+    rows: List[Tuple[bool, Callable[[], Optional[Selection]]]] = [
+        (llm is not None and llm.key_required, lambda: homes.provider_key(home, manifest)),
+        (llm is not None and llm.key_to_agent, lambda: homes.agent_key(home, manifest)),
+        (proxy is not None and bool(proxy.secret), lambda: homes.proxy_credentials(home, manifest, proxy)),
+    ]
+    key, own, credentials = (
+        assuming.secret(lambda read=read: _without_value(read), assumed) if wanted else None  # type: ignore[misc]
+        for wanted, read in rows
+    )
+    return key, own, credentials
+
+
+def _without_value(read: Callable[[], Optional[Selection]]) -> Optional[Selection]:
+    """What ``read`` finds, without the value, which this process never has. Raises what ``read`` raises."""
+
+    def found() -> Optional[Json]:
+        chosen = read()
+        return None if chosen is None else {"file": chosen.file, "line": chosen.line, "others": list(chosen.others)}
+
+    said = hidden.apart(found)
+    others = tuple((str(file), str(name)) for file, name in said["others"]) if said else ()
+    return Selection("", said["file"], said["line"], others) if said else None
 
 
 def _settings(
@@ -436,7 +471,9 @@ def secret_value(inputs_home: Optional[str], collection: str, plan: Json, entry:
     """The value of one of the plan's secrets that stand in a file. Raises SecretError and PlanError."""
     home = home_of(inputs_home, collection)
     manifest = homes.load_manifest(home, plan["session"]["agent"])
-    if entry["part"] == upstream.PART:
+    if entry["part"] == KEY_PART:
+        selection = homes.agent_key(home, manifest)
+    elif entry["part"] == upstream.PART:
         selection = homes.proxy_credentials(home, manifest, _proxy(manifest, homes.load_settings(home)))
     else:
         selection = homes.provider_key(home, manifest)

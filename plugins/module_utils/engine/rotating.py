@@ -17,7 +17,7 @@ from ..core import decisions
 from ..core.errors import EngineError
 from ..core.policy import BROKER_PORT
 from ..core.roles import BROKER, CADDY
-from . import bringup, keys, logs, netns, observe, plandoc, procs, secretstore, state, wiring
+from . import bringup, hidden, keys, logs, netns, observe, plandoc, procs, state, wiring
 from .plandoc import PlanDocument
 from .podman import Podman
 
@@ -37,10 +37,11 @@ def rotate(podman: Podman, session: str, home: Optional[str], collection: str, p
     doc = _brokered(session)
     with state.lock(session):
         name = doc.names()[BROKER]
-        value = keys.reader(home, collection, doc.plan)(_provider(doc))  # before anything is changed
+        read = keys.reader(home, collection, doc.plan)
+        hidden.apart(lambda: len(read(_provider(doc))))  # before anything is changed: is there one?
         _aside(podman, doc, name)
         try:
-            _new_secret(podman, doc, value)
+            _new_secret(podman, doc, read)
             row = _second(podman, doc, name)
             bringup.wait_broker(podman, doc, {BROKER: row})
         except BaseException:
@@ -70,7 +71,8 @@ def _brokered(session: str) -> PlanDocument:
             f"session {session} holds no provider key",
             key="llm",
             code="no-key",
-            remedy="nothing is to be rotated: it has no broker, an embedded model, or a provider without a key",
+            remedy="nothing is to be rotated: it has no broker, an embedded model, or a provider without a key; a key "
+            "that the agent itself holds is replaced by close and open",
         )
     return doc
 
@@ -96,13 +98,16 @@ def _back(podman: Podman, doc: PlanDocument, name: str) -> None:
     podman.run(["rename", name + _OLD, name], check=False)
 
 
-def _new_secret(podman: Podman, doc: PlanDocument, value: str) -> None:
+def _new_secret(podman: Podman, doc: PlanDocument, read: bringup.KeyReader) -> None:
     """In place of the old one, which running containers do not need: the engine has copied it into them."""
     entry = _provider(doc)
-    podman.run(["secret", "rm", entry["name"]], check=False)
-    words, data = bringup.secret_call(doc, entry, value)
-    with secretstore.coreless():
-        podman.run(words, input=data)
+
+    def make() -> int:
+        words, data = bringup.secret_call(doc, entry, read(entry))
+        podman.run(["secret", "rm", entry["name"]], check=False)
+        return podman.run(words, input=data).rc
+
+    hidden.apart(make)
 
 
 def _second(podman: Podman, doc: PlanDocument, name: str) -> Json:

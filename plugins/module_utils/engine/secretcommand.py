@@ -9,21 +9,20 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import Callable, List, Sequence
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from ..core.errors import Problem, SecretError
-from . import podman, trust
+from . import hidden, podman, trust
 
 DEADLINE = 30  # seconds; a program that asks a person is not for an unattended open
 LIMIT = 16 * 1024  # bytes
 
 
-def value(argv: Sequence[str], file: str, variable: str) -> str:
+def value(argv: Sequence[str], file: str, key: str) -> str:
     """What the program prints, without the newline at its end. Raises SecretError, which never holds any of it.
 
-    Its standard error goes nowhere: what it says there may be the key.
+    ``key`` is where config.yml (``file``) names it. Its standard error goes nowhere: what it says there may be the key.
     """
-    key = f"secrets.{variable}.command"
 
     def refuse(message: str) -> SecretError:
         return SecretError([Problem(message, file, key=key, found=argv[0], remedy="run it by hand to see why")])
@@ -31,53 +30,86 @@ def value(argv: Sequence[str], file: str, variable: str) -> str:
     if not trust.searched(os.path.dirname(argv[0])):
         raise refuse("the program lies in a folder that is missing or that another account may write")
     try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=podman.environment(None),
-            cwd="/",
-            start_new_session=True,
-        )
+        code, data = run(argv)
     except OSError as error:
         raise refuse(f"the program cannot be run: {error.strerror}") from None
+    except Unanswered as error:
+        raise refuse(f"the program {error}") from None
+    if code != 0:
+        raise refuse(f"the program ended with {code}")
+    return one_line(data, lambda what: refuse(f"the program printed {what}"))
+
+
+class Unanswered(Exception):
+    """The program said too much, or nothing in time; it was killed."""
+
+
+def run(argv: Sequence[str], data: Optional[bytes] = None, limit: int = 0) -> Tuple[int, bytes]:
+    """Exit code and standard output; ``data`` is on its standard input. Raises OSError, Unanswered.
+
+    The program gets the environment that Podman gets, a session of its own and no terminal, and leaves no core dump.
+    """
+    source = _memory(data) if data is not None else subprocess.DEVNULL
     try:
-        data = _read(process, time.monotonic() + DEADLINE)
+        with hidden.coreless():
+            process = subprocess.Popen(
+                list(argv),
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=podman.environment(None),
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=hidden.end_with_parent,
+            )
+    finally:
+        if data is not None:
+            os.close(source)
+    limit = limit or LIMIT
+    try:
+        said = _read(process, time.monotonic() + DEADLINE, limit)
     except TimeoutError:
-        raise refuse(f"the program did not end within {DEADLINE} s, and was killed") from None
+        raise Unanswered(f"did not end within {DEADLINE} s, and was killed") from None
     finally:
         _end(process)
-    if len(data) > LIMIT:
-        raise refuse(f"the program printed more than {LIMIT} bytes, and was killed")
-    if process.returncode != 0:
-        raise refuse(f"the program ended with {process.returncode}")
-    return _text(data, refuse)
+    if len(said) > limit:
+        raise Unanswered(f"printed more than {limit} bytes, and was killed")
+    return process.returncode, said
 
 
-def _text(data: bytes, refuse: Callable[[str], SecretError]) -> str:
+def one_line(data: bytes, refuse: Callable[[str], SecretError]) -> str:
+    """The one line that stands there, without its end; ``refuse`` makes the error of what stands there instead."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        raise refuse("the program printed something that is not UTF-8") from None
+        raise refuse("something that is not UTF-8") from None
     text = text[:-1] if text.endswith("\n") else text
     text = text[:-1] if text.endswith("\r") else text
     if not text or "\n" in text or "\r" in text:
-        raise refuse("the program printed nothing, or more than one line")
+        raise refuse("nothing, or more than one line")
     return text
 
 
-def _read(process: subprocess.Popen[bytes], until: float) -> bytes:
-    """At most LIMIT + 1 bytes; returns when the program has ended or said too much. Raises TimeoutError."""
+def _memory(data: bytes) -> int:
+    """A descriptor from which ``data`` can be read: never a file, and no pipe that a dead reader would block."""
+    handle = os.memfd_create("asf", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(handle), "wb") as stream:
+        stream.write(data)
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
+
+
+def _read(process: subprocess.Popen[bytes], until: float, limit: int) -> bytes:
+    """At most ``limit`` + 1 bytes; returns when the program has ended or said too much. Raises TimeoutError."""
     assert process.stdout is not None
     parts: List[bytes] = []
     size = 0
     with selectors.DefaultSelector() as ready:
         ready.register(process.stdout, selectors.EVENT_READ)
-        while size <= LIMIT:
+        while size <= limit:
             if not ready.select(max(0.0, until - time.monotonic())):
                 raise TimeoutError
-            part = os.read(process.stdout.fileno(), LIMIT + 1 - size)
+            part = os.read(process.stdout.fileno(), limit + 1 - size)
             if not part:
                 try:
                     process.wait(max(0.0, until - time.monotonic()))

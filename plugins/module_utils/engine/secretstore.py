@@ -4,42 +4,21 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import resource
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from ..core import providers, secretfile
 from ..core.errors import AsfError, Problem, SecretError
 from ..core.formats import FILE_NAME
+from ..core.manifest import Llm
 from ..core.schema import misformed
 from . import home as homes, locks
 from .home import Home
 
 Json = dict[str, Any]
-_PR_SET_DUMPABLE = 4  # linux/prctl.h
-
-
-def undumped() -> None:
-    """No core dump of this process, and no other process of the account may read its memory, until it ends.
-
-    The soft limit alone is set: children inherit it and may still raise it. ``prctl`` is lost at their ``execve``.
-    """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-@contextlib.contextmanager
-def coreless() -> Iterator[None]:
-    """Children started inside leave no core dump: `podman secret create` holds the key while it runs."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
 def file_name(word: str) -> str:
@@ -121,25 +100,49 @@ def _users(home: Home) -> dict[str, set[str]]:
 
 
 def checked(home: Home, agent: str) -> Json:
-    """``{agent, variable, state, file, line, detail}``; state: ``present``, ``absent`` (or unusable), ``doubtful``,
-    ``unneeded``. Raises ManifestError.
+    """``{agent, variable, state, source, file, line, detail}``; state: ``present``, ``absent`` (or unusable),
+    ``expired``, ``doubtful``, ``unneeded``. Raises ManifestError.
     """
     manifest = homes.load_manifest(home, agent)
     llm = manifest.llm
-    row: Json = {"agent": agent, "variable": llm.api_key_env if llm else None, "file": None, "line": None}
+    variable = llm.api_key_env if llm else None
+    row: Json = {"agent": agent, "variable": variable, "source": _source(home, variable), "file": None, "line": None}
+    if llm is None or not (llm.key_required or llm.key_to_agent):
+        return {**row, "source": None, "state": "unneeded", "detail": "the manifest asks for no provider key"}
     try:
-        key = homes.provider_key(home, manifest)
+        key = homes.provider_key(home, manifest) if llm.key_required else homes.agent_key(home, manifest)
     except SecretError as error:
         first = error.problems[0]
         return {**row, "state": "absent", "file": first.file, "line": first.line, "detail": first.text()}
-    if key is None or llm is None:
-        return {**row, "state": "unneeded", "detail": "the manifest asks for no provider key"}
-    official = llm.direct_domain in (None, providers.DOMAINS.get(llm.provider or ""))
-    wrong = providers.doubt(llm.provider or "", key.value) if official else None
-    return {
-        **row,
-        "state": "doubtful" if wrong else "present",
-        "file": key.file,
-        "line": key.line or None,
-        "detail": wrong or "",
-    }
+    if key is None:
+        return {**row, "state": "unneeded", "detail": "llm.broker is off, and no key is given: the client logs in"}
+    state, detail = _judged(llm, key.value)
+    told = [detail] if detail else []
+    told += ["llm.broker is off: the agent itself gets it"] if llm.key_to_agent else []
+    row["source"] = row["source"] or os.path.basename(key.file)
+    return {**row, "state": state, "file": key.file, "line": key.line or None, "detail": "; ".join(told)}
+
+
+def _source(home: Home, variable: str | None) -> str | None:
+    """What config.yml has for the variable, in words."""
+    source = homes.load_settings(home).sources.get(variable or "")
+    return source.words() if source else None
+
+
+def _judged(llm: Llm, value: str) -> tuple[str, str]:
+    """State and detail of a key that is there, without any of it."""
+    moment = providers.ends(value)
+    if moment is not None and moment < time.time():
+        return "expired", f"it ended {_day(moment)}, by its own word"
+    official = llm.direct_domain in (None, providers.DOMAINS.get(llm.provider or "")) and llm.base_url is None
+    wrong = providers.doubt(llm.provider or "", value) if official else None
+    if moment is not None:
+        return "doubtful", f"{wrong or 'it is a token'}: it ends {_day(moment)}"
+    return ("doubtful", wrong) if wrong else ("present", "")
+
+
+def _day(moment: float) -> str:
+    try:
+        return time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime(moment))
+    except (OverflowError, ValueError, OSError):
+        return "at a moment beyond all calendars"

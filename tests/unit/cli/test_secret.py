@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -75,6 +76,56 @@ def test_absent_doubtful_and_of_wrong_mode(start, run, account):
     _env(account).chmod(0o644)
     code, out, err = run("secret", "check", "claude", "--json")
     assert code == 220 and f"chmod 600 {_env(account)}" in out and CANARY not in out + err
+
+
+def _token(end: int) -> str:
+    parts = ({"alg": "none"}, {"exp": end}, {"x": CANARY})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+
+
+def test_expired_and_several_agents_at_once(start, run, account):
+    assert _piped(start, _token(1_000_000_000), "set", "claude", "ANTHROPIC_API_KEY")[0] == 0
+    assert _piped(start, _token(4_000_000_000), "set", "openai", "OPENAI_API_KEY")[0] == 0
+    code, out, err = run("secret", "check", "claude", "python-agent", "demo", "claude", "--json")
+    rows = json.loads(out)["secrets"]
+    assert code == 220 and [(row["agent"], row["state"]) for row in rows] == [
+        ("claude", "expired"),
+        ("python-agent", "doubtful"),
+        ("demo", "unneeded"),
+    ]
+    assert "2001-09-09" in rows[0]["detail"] and "2096-10-02" in rows[1]["detail"]
+    assert [row["source"] for row in rows] == ["claude.env", "openai.env", None]
+    assert "eyJ" not in out + err and "CANARY" not in out + err
+
+
+def test_sources_are_named_and_their_values_are_not(run, account):
+    root = Path(account["ASF_HOME"])
+    (root / "config.yml").write_text(
+        "secrets: {ANTHROPIC_API_KEY: {env: MY_KEY}, OPENAI_API_KEY: {command: [/bin/false]}}\n"
+    )
+    code, out, err = run("secret", "check", "claude", "python-agent", "--json", env={"MY_KEY": CANARY})
+    rows = json.loads(out)["secrets"]
+    assert [(row["state"], row["source"]) for row in rows] == [
+        ("present", "the environment variable MY_KEY"),
+        ("absent", "the command /bin/false"),
+    ]
+    assert code == 220 and "CANARY" not in out + err
+    code, out, _ = run("secret", "check", "claude")
+    assert code == 220 and "set MY_KEY in the shell" in " ".join(out.split())
+
+
+def test_without_the_broker_the_key_is_the_agents_or_nobodys(start, run, account):
+    folder = Path(account["ASF_HOME"]) / "agents" / "own"
+    folder.mkdir(parents=True)
+    text = "name: own\nadapter: claude\nllm: {broker: false, provider: anthropic}\nsecrets: {files: [claude.env]}\n"
+    (folder / "runtime.yml").write_text(text + "network: {allow_domains: [api.anthropic.com]}\n")
+    code, out, _ = run("secret", "check", "own", "--json")
+    (row,) = json.loads(out)["secrets"]
+    assert (code, row["state"]) == (0, "unneeded") and "logs in" in row["detail"]
+    assert _piped(start, CANARY, "set", "claude", "ANTHROPIC_API_KEY")[0] == 0
+    code, out, _ = run("secret", "check", "own", "--json")
+    (row,) = json.loads(out)["secrets"]
+    assert (code, row["state"]) == (0, "present") and "agent itself" in row["detail"] and "CANARY" not in out
 
 
 def test_s1_the_line_of_what_is_wrong(run, account):
