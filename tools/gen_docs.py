@@ -71,7 +71,7 @@ its end (2 million entries, 20 s); a `.git` that is a symbolic link; a linked wo
 outside: the error names the repository to grant instead); a path with control characters or that is not UTF-8. Every
 other name (blanks, colons, commas, quotes, a leading dash) is mounted exactly as it is. For `rw` the folder must be
 your own, and may neither contain nor lie in a folder of `PATH`, `ASF_PATH` or `ANSIBLE_COLLECTIONS_PATH`, nor contain
-the `ca_bundle` of `config.yml`.
+the `ca_bundle`, a program or a vault that `config.yml` names. A vault's password file may lie in no grant at all.
 """
 
 _SECRETS = """

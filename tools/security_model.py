@@ -138,12 +138,15 @@ INVARIANTS: dict[int, Invariant] = {
             "tests/e2e/test_canaries.py::test_S3_inspect_holds_no_secret",
             "tests/e2e/test_canaries.py::test_S3_no_process_shows_a_secret_but_the_agents_own_its_token",
             "tests/e2e/test_canaries.py::test_S4_no_file_holds_a_secret",
+            "tests/e2e/test_secrets.py::test_S3_the_key_is_the_workloads_alone",
+            "tests/e2e/test_secrets.py::test_no_core_dump_where_the_key_passes",
             "tests/e2e/test_broker.py::test_B5_a_provider_that_echoes_the_key",
             "tests/e2e/test_broker.py::test_z_a_closed_sessions_token_is_dead",
             f"{CADDY}/asf/inference_test.go::TestFrontFailsClosed",
         ),
         (
-            "With `llm.broker: false` the client logs in by itself, and what it then holds is the user's own login.",
+            "With `llm.broker: false` the client logs in by itself, and what it then holds is the user's own login, or "
+            "the provider's key where the manifest and the operator give it one; open says so.",
             "While a session is open its secrets lie in Podman's secret store, readable by the operator's account.",
         ),
     ),

@@ -95,7 +95,8 @@ _LLM = Section(
         ),
         "api_key_env": Key(
             Text(form.ENV_NAME),
-            "The variable of the secrets files that holds the provider's key.",
+            "The variable of the secrets files, or of a source in `config.yml`, that holds the provider's key. "
+            "With `llm.broker: false` the agent has the key in a variable of this name.",
             default_words="`PROVIDER_API_KEY`, the provider in upper case",
         ),
         "direct_domain": Key(
@@ -327,8 +328,8 @@ MANIFEST = Section(
                     "files": Key(
                         ListOf(Text(form.FILE_NAME, max_length=255), max_items=20),
                         "File names under the secrets folder, mode 0600; later files override earlier ones. Only the "
-                        "variable of `llm.api_key_env` is taken, for the broker; others are named in a warning and go "
-                        "nowhere.",
+                        "variable of `llm.api_key_env` is taken, for the broker, or with `llm.broker: false` for the "
+                        "agent itself, where it is set; others are named in a warning and go nowhere.",
                         default=(),
                     )
                 },
