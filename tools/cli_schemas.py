@@ -313,6 +313,7 @@ SCHEMAS: dict[str, tuple[str, Schema]] = {
             {
                 "file": TEXT,
                 "variable": TEXT,
+                "source": {**maybe(TEXT), "description": "What config.yml names, which comes before the file."},
                 "secrets": several(
                     closed(
                         {"file": maybe(TEXT)},

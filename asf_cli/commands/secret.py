@@ -80,12 +80,16 @@ def _set(request: argparse.Namespace) -> int:
             key="VARIABLE",
             remedy="give the name alone and type the value when asked, or pipe it in; and replace the key you typed",
         )
-    name = secretstore.file_name(request.file)
-    path = secretstore.put(homes.resolve(), name, request.variable, _value(request.variable))
+    name, home = secretstore.file_name(request.file), homes.resolve()
+    source = secretstore.source_of(home, request.variable)
+    path = secretstore.put(home, name, request.variable, _value(request.variable))
     if request.json:
-        show_document({"ok": True, "file": str(path), "variable": request.variable})
-    else:
-        print(f"{render.safe(request.variable, 100)} is set in {render.safe(str(path), 300)}")
+        show_document({"ok": True, "file": str(path), "variable": request.variable, "source": source})
+        return errors.OK
+    print(f"{render.safe(request.variable, 100)} is set in {render.safe(str(path), 300)}")
+    if source is not None:
+        text = f"config.yml names {source} as its source, which comes before every file"
+        print(render.warning(text, render.style(sys.stderr, os.environ)), file=sys.stderr)
     return errors.OK
 
 
@@ -114,10 +118,15 @@ def _list(request: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
         print("there is no secrets file; asf-play secret set FILE VARIABLE makes one")
         return errors.OK
     cells = [
-        [row["file"], ", ".join(row["variables"]) or "-", ", ".join(row["agents"]) or "-", row["problem"] or ""]
+        [
+            row["file"],
+            ", ".join(row["variables"]) or "-",
+            ", ".join(row["agents"]) or "-",
+            row["problem"] or row.get("source") or "",
+        ]
         for row in rows
     ]
-    print("\n".join(render.table(("file", "variables", "agents", "problem"), cells, _style())))
+    print("\n".join(render.table(("file", "variables", "agents", "notes"), cells, _style())))
     return errors.OK
 
 

@@ -325,6 +325,25 @@ def test_S2_a_command_whose_line_ends_in_cr_lf(sources: Sources, world: World) -
     assert closed.rc == 0 and left == []
 
 
+def test_S4_a_failing_task_shows_nothing_of_the_agents_own_key(
+    home: Home, session: SessionFactory, tmp_path: Path
+) -> None:
+    """Podman fails while it is given the key, which a vault holds; what was made goes, what was said is searched."""
+    sources = Sources(session.adopt("fails"), {"vault": key("fails")}, (home.path / "config.yml").read_text(), tmp_path)
+    tmp_path.chmod(0o700)
+    sources.use(sources.vault())
+    llm = {"broker": False, "api_key_env": "ANTHROPIC_API_KEY"}
+    home.agent("fails", {"llm": llm, "network": {"allow_domains": ["api.anthropic.com"]}})
+    broken = canaries.broken_podman(tmp_path / "bin", "secret create")
+    with canaries.searching(canaries.places(home), sources.keys) as found:
+        words = ("open.yml", *sources.session.selector(), "--detach", *LOUD)
+        done = asf_play(*words, home=home, env=broken, timeout=240)
+    assert done.rc != 0 and "broken by a test" in done.out + done.err, done
+    assert sources.keys["vault"] not in done.out + done.err
+    assert sorted(found | set(canaries.in_files(canaries.places(home), sources.keys))) == []
+    assert podman("ps", "-aq", "--filter", f"label=asf.session={sources.session.id}") == "" and _own() == []
+
+
 # --- what is refused, before anything exists --------------------------------------------------------------------------
 
 

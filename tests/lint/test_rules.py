@@ -107,13 +107,18 @@ def test_the_core_is_pure():
 
 
 def test_shared_code_imports_relatively_and_only_the_standard_library():
-    allowed = {"plugins/module_utils/engine/yamlload.py": {"yaml"}}
+    allowed = {
+        "plugins/module_utils/engine/yamlload.py": {"yaml"},
+        # programs of their own, which no process of ASF imports these into
+        "plugins/module_utils/engine/askvault.py": {"ansible"},
+        "plugins/module_utils/engine/askkeyring.py": {"keyring"},
+    }
     wrong = [
         f"{path} imports {name}"
         for path in python("plugins/module_utils/")
         for name in imports(path)
         if name.split(".")[0]
-        in {"asf_lib", "asf_cli", "ansible", "ansible_collections", "yaml"} - allowed.get(str(path), set())
+        in {"asf_lib", "asf_cli", "ansible", "ansible_collections", "yaml", "keyring"} - allowed.get(str(path), set())
     ]
     assert not wrong, "\n".join(wrong)
 

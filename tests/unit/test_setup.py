@@ -240,6 +240,8 @@ def test_dependencies_are_written_alike():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [line.split("#")[0].strip() for line in (ROOT / "requirements/run.in").read_text().splitlines()]
     assert sorted(project["dependencies"]) == sorted(line for line in lines if line)
+    tested = [line.split("#")[0].strip() for line in (ROOT / "requirements/dev.in").read_text().splitlines()]
+    assert {one for extra in project["optional-dependencies"].values() for one in extra} <= set(tested)
 
 
 def test_every_locked_requirement_has_a_hash_and_no_address():

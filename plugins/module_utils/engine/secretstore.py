@@ -71,13 +71,34 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def listing(home: Home) -> list[Json]:
-    """``{file, variables, agents, problem}`` of each file that is there or that a manifest names."""
+    """``{file, variables, agents, problem}`` of each file that is there or that a manifest names; for each variable of
+    which config.yml names a source, ``source`` too. Raises ManifestError.
+    """
     users = _users(home)
     try:
         there = {path.name for path in home.secrets_dir.glob("*.env")}
     except OSError:
         there = set()
-    return [_described(home, name, sorted(users.get(name, ()))) for name in sorted(there | set(users))]
+    rows = [_described(home, name, sorted(users.get(name, ()))) for name in sorted(there | set(users))]
+    return rows + _sourced(home)
+
+
+def _sourced(home: Home) -> list[Json]:
+    """A row for each source of config.yml, and the agents whose manifests ask for its variable."""
+    file, rows = str(home.settings_file), []
+    sources = homes.load_settings(home).sources
+    asked = _asked(home) if sources else {}
+    for name, source in sorted(sources.items()):
+        agents = sorted(asked.get(name, ()))
+        row = {"file": file, "variables": [name], "agents": agents, "problem": None, "source": source.words()}
+        rows.append(row)
+    return rows
+
+
+def source_of(home: Home, variable: str) -> str | None:
+    """What config.yml names as the variable's source, in words. Raises ManifestError."""
+    source = homes.load_settings(home).sources.get(variable)
+    return source.words() if source else None
 
 
 def _described(home: Home, name: str, agents: list[str]) -> Json:
@@ -87,6 +108,17 @@ def _described(home: Home, name: str, agents: list[str]) -> Json:
     except SecretError as error:
         return {"file": path, "variables": [], "agents": agents, "problem": error.problems[0].text()}
     return {"file": path, "variables": [entry.name for entry in entries], "agents": agents, "problem": None}
+
+
+def _asked(home: Home) -> dict[str, set[str]]:
+    """Variable -> agents whose manifest asks for the key in it."""
+    found: dict[str, set[str]] = {}
+    for agent in homes.agents(home):
+        with contextlib.suppress(AsfError):
+            llm = homes.load_manifest(home, agent).llm
+            if llm is not None and llm.api_key_env and (llm.key_required or llm.key_to_agent):
+                found.setdefault(llm.api_key_env, set()).add(agent)
+    return found
 
 
 def _users(home: Home) -> dict[str, set[str]]:
@@ -106,7 +138,8 @@ def checked(home: Home, agent: str) -> Json:
     manifest = homes.load_manifest(home, agent)
     llm = manifest.llm
     variable = llm.api_key_env if llm else None
-    row: Json = {"agent": agent, "variable": variable, "source": _source(home, variable), "file": None, "line": None}
+    source = source_of(home, variable or "")
+    row: Json = {"agent": agent, "variable": variable, "source": source, "file": None, "line": None}
     if llm is None or not (llm.key_required or llm.key_to_agent):
         return {**row, "source": None, "state": "unneeded", "detail": "the manifest asks for no provider key"}
     try:
@@ -121,12 +154,6 @@ def checked(home: Home, agent: str) -> Json:
     told += ["llm.broker is off: the agent itself gets it"] if llm.key_to_agent else []
     row["source"] = row["source"] or os.path.basename(key.file)
     return {**row, "state": state, "file": key.file, "line": key.line or None, "detail": "; ".join(told)}
-
-
-def _source(home: Home, variable: str | None) -> str | None:
-    """What config.yml has for the variable, in words."""
-    source = homes.load_settings(home).sources.get(variable or "")
-    return source.words() if source else None
 
 
 def _judged(llm: Llm, value: str) -> tuple[str, str]:

@@ -114,6 +114,18 @@ def test_sources_are_named_and_their_values_are_not(run, account):
     assert code == 220 and "set MY_KEY in the shell" in " ".join(out.split())
 
 
+def test_a_source_is_listed_and_set_says_that_it_comes_first(start, run, account):
+    (Path(account["ASF_HOME"]) / "config.yml").write_text("secrets: {ANTHROPIC_API_KEY: {env: MY_KEY}}\n")
+    code, out, err = _piped(start, CANARY, "set", "claude", "ANTHROPIC_API_KEY")
+    assert code == 0 and "the environment variable MY_KEY" in err and "before every file" in err and CANARY not in err
+    code, out, err = run("secret", "list", "--json")
+    row = json.loads(out)["secrets"][-1]
+    assert code == 0 and (row["variables"], row["source"]) == (["ANTHROPIC_API_KEY"], "the environment variable MY_KEY")
+    assert "claude" in row["agents"] and row["file"].endswith("config.yml") and CANARY not in out
+    code, out, err = run("secret", "list")
+    assert code == 0 and "MY_KEY" in out
+
+
 def test_without_the_broker_the_key_is_the_agents_or_nobodys(start, run, account):
     folder = Path(account["ASF_HOME"]) / "agents" / "own"
     folder.mkdir(parents=True)
