@@ -48,6 +48,7 @@ def test_no_adapter_lies_in_a_folder_that_nothing_reads() -> None:
         ("adapter: claude\nenv: {'a b': c}\n", None),
         ("adapter: claude\nfront_env: {A: 'x@FRONT@'}\n", "front_env.A"),
         ("adapter: claude\ntoken_env: [A, A]\n", None),
+        ("adapter: claude\nkey_env: [A B]\n", None),
         ("", None),
         ("- claude\n", None),
     ],

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from asf_lib.core import manifest as manifests, nftables, plan as plans
+from asf_lib.core import adapters, manifest as manifests, nftables, plan as plans
 from asf_lib.core.errors import PlanError
 from asf_lib.engine import yamlload
 
@@ -133,6 +133,15 @@ def test_without_a_broker_a_key_goes_to_the_agent_by_a_file_that_the_gate_reads(
     mounted = "--secret=asf-a.main-key,type=mount,target=asf-key,uid=1000,gid=1000,mode=0400"
     assert mounted in args(plan, "agent") and not [w for w in args(plan, "caddy") if "asf-a.main-key" in w]
     assert [w for w in plan["warnings"] if "ANTHROPIC_API_KEY" in w and "can read it" in w]
+
+
+def test_the_clients_other_variables_get_it_where_nothing_else_sets_them():
+    adapter = adapters.Adapter(env={"TAKEN": "1"}, key_env=("CODEX_API_KEY", "TAKEN", "ANTHROPIC_API_KEY"))
+    settings = dataclasses.replace(SETTINGS, adapter=adapter)
+    names = ["ANTHROPIC_API_KEY", "CODEX_API_KEY"]
+    assert build(UNBROKERED, settings=settings, request=OWN)["gate"]["token_env"] == names
+    assert build(UNBROKERED, settings=settings)["gate"]["token_env"] == []
+    assert "CODEX_API_KEY" not in build(settings=settings)["gate"]["token_env"]
 
 
 def test_without_a_key_nothing_of_it_is_planned():

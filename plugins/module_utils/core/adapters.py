@@ -47,6 +47,11 @@ ADAPTER = Section(
             "Variables that receive the session's token, besides the protocol's usual one.",
             default=(),
         ),
+        "key_env": Key(
+            ListOf(Text(form.ENV_NAME), max_items=20),
+            "Variables that receive a provider's key that the agent itself holds (no broker), besides the manifest's.",
+            default=(),
+        ),
         "files": Key(
             ListOf(_FILE, max_items=20), "Files of the operator's that the workload cannot change.", default=()
         ),
@@ -78,6 +83,7 @@ class Adapter:
     front_env: Mapping[str, str] = field(default_factory=dict)
     token_env: Sequence[str] = ()
     files: Sequence[PolicyFile] = ()
+    key_env: Sequence[str] = ()
 
 
 def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
@@ -105,6 +111,7 @@ def validate(tree: Optional[Node], file: str, name: str) -> Adapter:
         dict(data.get("front_env", {})),
         tuple(data.get("token_env", ())),
         tuple(PolicyFile(row["source"], row["target"], row["when"]) for row in data.get("files", ())),
+        tuple(data.get("key_env", ())),
     )
 
 

@@ -81,7 +81,8 @@ def _secret(draft: Draft, env: Json, tokens: List[str]) -> Tuple[str, List[str]]
         message = "the key's variable is one that the workload's environment has already"
         remedy = "name the variable from which the client reads its key"
         raise PlanError(message, key="llm.api_key_env", found=draft.agent_key, remedy=remedy)
-    return policy.KEY_FILE, [draft.agent_key]
+    more = [name for name in draft.settings.adapter.key_env if name not in env and name != draft.agent_key]
+    return policy.KEY_FILE, [draft.agent_key, *more]
 
 
 def gate_plan(draft: Draft, mounts: Sequence[Json], config: Optional[Json]) -> Json:
