@@ -53,6 +53,10 @@ def default_zones() -> dict[str, Zone]:
         "*.canary.test": site,
         "api.anthropic.com": {"A": [PROVIDER]},
         "api.openai.com": {"A": [PROVIDER]},
+        # where Claude Code logs in, and what it may ask besides (tests/support/logins.py)
+        "platform.claude.com": {"A": [PROVIDER]},
+        "claude.ai": {"A": [PROVIDER]},
+        "claude.com": {"A": [PROVIDER]},
         "provider.example.com": {"A": [PROVIDER]},
         "selfhosted.example.com": {"A": [CORPORATE]},
         "refused.example.com": {"A": [REFUSES]},

@@ -21,7 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from support import addresses, forward
 from support.authority import Authority
-from support.providers import ProviderHandler, Scripts
+from support.logins import LoginHandler
+from support.providers import Scripts
 from support.recorder import Recorder
 from support.wire import send_json
 
@@ -177,7 +178,7 @@ class Listener:
             tls.close()
 
     def _http(self, connection: socket.socket, info: Connection) -> None:
-        handler = ProviderHandler if info["address"] in addresses.PROVIDERS else SiteHandler
+        handler = LoginHandler if info["address"] in addresses.PROVIDERS else SiteHandler
         context = _Context(self._world.recorder, self._world.scripts, info)
         handler(connection, (info["peer"], 0), context)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,12 @@ def test_what_is_no_text_file_is_refused_by_its_path(tmp_path: Path) -> None:
         place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink(missing_ok=True)
     place.write_text("good")
     assert home.load_adapter(tmp_path, "claude").files[0].text == "good"
+
+
+def test_claudes_policy_is_what_its_page_says() -> None:
+    """JSON holds no comments: each setting has a row in README.md, which says why."""
+    files = {row.source: row.text for row in home.load_adapter(ROOT, "claude").files}
+    policy, page = json.loads(files["managed-settings.json"]), (ROOT / "agents/claude/README.md").read_text()
+    permissions = [f"permissions.{name}" for name in policy.pop("permissions")]
+    for name in [*policy, *permissions, *policy["env"]]:
+        assert f"`{name}`" in page or f"`…{name.removeprefix('CLAUDE_CODE_DISABLE_')}`" in page, name
