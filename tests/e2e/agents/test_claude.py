@@ -95,9 +95,11 @@ def test_service_in_a_pipe(agent: str, module_home: Home, module_session: Sessio
     """The command after `--`: its answer alone on stdout, its exit code, no trace of the client's on a wrong one."""
     world.script({"text": "a word from the service"})
     session = module_session.adopt(agent)
-    argv = ["open.yml", *session.selector(), "--", *ASK, "say a word"]
+    argv = ["open.yml", *session.selector(), "--", *ASK, "--model", "claude-of-choice", "say a word"]
+    mark = world.mark()
     done = asf_play(*argv, home=module_home, timeout=280)
     assert (done.rc, done.out) == (0, "a word from the service\n"), done
+    assert {r["model"] for r in conversation(world, mark)} == {"claude-of-choice"}
     world.provider_errors({"status": 401, "message": "no"})
     try:
         done = asf_play(*argv, home=module_home, timeout=280)

@@ -28,10 +28,11 @@ CREDENTIALS = "/home/node/.claude/.credentials.json"
 
 
 def direct() -> dict[str, Any]:
-    """The shipped manifest with the two changes that its first lines tell, and the test provider's addresses."""
+    """The shipped manifest with the changes that its first lines tell, and the test provider's addresses."""
     text = (ROOT / "agents" / "claude" / "runtime.yml").read_text().replace("    # - ", "    - ")
     manifest: dict[str, Any] = yaml.safe_load(text)
     manifest["llm"]["broker"] = False
+    del manifest["secrets"]
     names = manifest["network"]["allow_domains"]
     manifest["network"]["allow_domains"] = [{"name": name, "private": ["198.51.100.0/24"]} for name in names]
     return manifest
