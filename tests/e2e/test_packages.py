@@ -115,7 +115,9 @@ def test_python_packages_that_do_not_resolve(maker: Maker, text: str, words: tup
 
 
 def test_install_scripts_of_npm_run_only_when_named(maker: Maker, session: SessionFactory) -> None:
-    script = "node -e \"require('fs').writeFileSync('ran', '')\""
+    # What it must not have: the build's settings, a network device beside lo, a capability.
+    script = 'test -z "$(ls -A /mnt)" && ! grep -v lo: /proc/net/dev | grep -q :'
+    script += " && grep -q 'CapEff:.0000000000000000' /proc/self/status && touch ran"
     named, other = maker.shelf.npm("shelfrun", "1.0.0", script), maker.shelf.npm("shelfleft", "1.0.0", script)
     files = lock(shelfrun=named, shelfleft=other)
     maker.agent("pk-npm", {"npm": "package-lock.json", "npm_scripts": ["shelfrun"]}, **files)

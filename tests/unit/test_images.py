@@ -217,12 +217,11 @@ def host(tmp_path, **options):
 
 def test_a_build_gets_no_proxy_variable_no_environment_and_pulls_nothing(tmp_path):
     work = host(tmp_path, proxy="http://user:secret@proxy.example.com:1")
-    argv = build_image.command(
-        work, "litellm", tags(), "T", {"asf.image": "litellm"}, tmp_path / "in", tmp_path / "ctx"
-    )
+    folders = (tmp_path / "in", tmp_path / "ctx", tmp_path / "cache")
+    argv = build_image.command(work, "litellm", tags(), "T", {"asf.image": "litellm"}, folders)
     assert {"--http-proxy=false", "--pull=never", "--layers=false", f"--build-arg=BASE={tags()['base']}"} <= set(argv)
     assert not [word for word in argv if word.startswith("--env") or "proxy.example.com" in word]
-    assert f"--volume={tmp_path / 'in'}:/mnt:ro" in argv
+    assert {f"--volume={tmp_path / 'in'}:/mnt:ro", f"--volume={tmp_path / 'cache'}:/srv:rw"} <= set(argv)
 
 
 def test_settings_reach_the_package_tools_in_private_files(tmp_path):
@@ -233,6 +232,10 @@ def test_settings_reach_the_package_tools_in_private_files(tmp_path):
         npm_registry="https://npm.example.com",
     )
     pip, npm = build_fetch.pip_conf(work, tmp_path, "/mnt/ca.pem"), build_fetch.npm_conf(work, tmp_path, "/mnt/ca.pem")
+    apt = build_fetch.apt_conf(work, tmp_path, "/mnt/ca.pem").read_text()
+    assert (
+        'Acquire::https::CaInfo "/mnt/ca.pem";' in apt and 'Acquire::http::Proxy "http://proxy.example.com:1";' in apt
+    )
     assert "cert = /mnt/ca.pem" in pip.read_text() and "proxy = http://proxy.example.com:1" in pip.read_text()
     assert "cafile=/mnt/ca.pem" in npm.read_text() and "registry=https://npm.example.com" in npm.read_text()
     assert pip.stat().st_mode & 0o077 == 0 and npm.stat().st_mode & 0o077 == 0
@@ -314,7 +317,7 @@ def test_a_failed_build_names_image_step_last_lines_and_log(tmp_path):
     )
     assert "agent-claude" in error.message and "STEP 2/3: RUN set -eu; npm ci" in error.message
     assert error.file == str(tmp_path / "log") and "npm error 404 not found" in error.stderr
-    assert error.found == "npm error code E404" and error.code == "build" and error.remedy
+    assert error.found == "npm error code E404" and error.code == "package" and error.remedy
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,18 @@ def test_pinned_requirements_pass(text):
         ("a==1 --hash=md5:aa\n", [1]),
         (f"a==1 --install-option=x {HASH}\n", [1]),
         ("a==1 --global-option=x\n", [1]),
+        ("a==1 ; python_version > '3' --global-option=x\n", [1]),
         ("\n# nothing\n", [None]),
     ],
 )
 def test_what_is_not_pinned_is_refused_with_its_line(text, wrong):
     assert lines(text) == wrong
+
+
+def test_comments_do_not_reach_pip_which_would_take_an_encoding_from_them():
+    text = "# coding: utf-7\na==1+AAo-b  # why\n"
+    found = packages.of("a", "generic", declared(pip="r.txt"), {"r.txt": text}, "/f")
+    assert found.inputs == {packages.PIP: "a==1+AAo-b\n"}
 
 
 def test_a_continued_line_has_the_number_of_its_first():

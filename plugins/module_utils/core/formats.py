@@ -274,8 +274,11 @@ SIZE = Format(
     "size", "^[1-9][0-9]{0,11}[kmgtKMGT](?:i?[bB])?$", "a size such as 512m or 8g (powers of 1024)", diagnose_size
 )
 DURATION = Format("duration", "^[1-9][0-9]{0,8}[smhd]$", "a duration such as 90s, 30m, 8h or 2d", diagnose_duration)
+# A name that ends in ``-`` would be one to remove (apt-get(8)).
 APT = Format(
-    "apt-package", "^[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?$", "a Debian package, `name` or `name=version`"
+    "apt-package",
+    "^[a-z0-9][a-z0-9+.-]*[a-z0-9+.](?:=[A-Za-z0-9.+:~-]+)?$",
+    "a Debian package, `name` or `name=version`",
 )
 NPM = Format(
     "npm-package", r"^(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*$", "an npm package, `name` or `@scope/name`"

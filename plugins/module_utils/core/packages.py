@@ -20,10 +20,10 @@ from .images import KEEP_ID, PACKAGES, SPECS, Spec, canonical
 #: Names of the inputs in the build's /mnt.
 APT, PIP, NPM, NPM_LOCK, NPM_SCRIPTS = "apt.txt", "requirements.txt", "package.json", "package-lock.json", "scripts.txt"
 
-# PEP 508's name, extras, an exact version (PEP 440, no wildcard), and perhaps a marker.
+# PEP 508's name, extras, an exact version (PEP 440, no wildcard), perhaps a marker; pip's options begin with `` -``.
 _PINNED = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._, -]*\])?"
-    r"\s*==\s*[A-Za-z0-9][A-Za-z0-9.!+_-]*\s*(?:;.*)?\Z"
+    r"\s*==\s*[A-Za-z0-9][A-Za-z0-9.!+_-]*\s*(?:;(?!.*\s-).*)?\Z"
 )
 _HASH = re.compile(r"\s--hash=(\S+)")
 _GOOD_HASH = re.compile(r"sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})\Z")
@@ -86,8 +86,10 @@ def of(agent: str, adapter: str, declared: Mapping[str, Any], texts: Mapping[str
     if declared["apt"]:
         inputs[APT] = "".join(f"{name}\n" for name in declared["apt"])
     if declared.get("pip"):
-        inputs[PIP] = texts[declared["pip"]]
-        problems += requirement_problems(inputs[PIP], f"{folder}/{declared['pip']}")
+        text = texts[declared["pip"]]
+        # Without its comments: one that names an encoding would make pip read other lines than were checked here.
+        inputs[PIP] = "".join(f"{line}\n" for _, line in _logical(text))
+        problems += requirement_problems(text, f"{folder}/{declared['pip']}")
     if declared.get("npm"):
         inputs[NPM], inputs[NPM_LOCK] = texts[NPM], texts[declared["npm"]]
         locked, found = lock_entries(inputs[NPM_LOCK], f"{folder}/{declared['npm']}")

@@ -23,9 +23,11 @@ def build(
     """Build the image of this name under a (temporary) tag; returns what the record says about its making."""
     spec = host.specs[name]
     with scratch(host, name) as folder:
-        inputs, context = folder / "inputs", folder / "context"
-        inputs.mkdir()
-        context.mkdir()
+        inputs, context, cache = folder / "inputs", folder / "context", folder / "cache"
+        for place in (inputs, context, cache):
+            place.mkdir()
+        if name not in host.packages:  # an agent's packages may run code in the build: what it leaves is for nobody
+            cache = host.folder("packages")
         for source in spec.sources:
             if source in host.packages:
                 _write(host.packages[source].inputs, inputs)
@@ -35,7 +37,7 @@ def build(
             shutil.copyfile(host.binary(tags["caddy-binary"]), context / "caddy")
         _settings(host, name, inputs, log)
         host.progress(name, "installing" if spec.wheels else "assembling")
-        argv = command(host, name, tags, tag, labels, inputs, context)
+        argv = command(host, name, tags, tag, labels, (inputs, context, cache))
         try:
             run_logged(host, name, argv, log, env=host.podman.env)
         finally:
@@ -44,13 +46,17 @@ def build(
 
 
 def command(
-    host: Host, name: str, tags: dict[str, str], tag: str, labels: dict[str, str], inputs: Path, context: Path
+    host: Host, name: str, tags: dict[str, str], tag: str, labels: dict[str, str], folders: tuple[Path, Path, Path]
 ) -> list[str]:
-    """The argv of ``podman build``. One layer, the host's network (hash-locked inputs only), no proxy variables."""
+    """The argv of ``podman build``. One layer, the host's network (pinned inputs only), no proxy variables.
+
+    ``folders`` are its inputs, its context, and the package tools' cache.
+    """
+    inputs, context, cache = folders
     argv = ["podman", "build", "--pull=never", "--layers=false", "--force-rm", "--network=host", "--http-proxy=false"]
     argv += ["--no-hosts", "--security-opt=label=disable"]
     argv += [f"--label={key}={value}" for key, value in labels.items()]
-    argv += [f"--volume={inputs}:/mnt:ro", f"--volume={host.folder('packages')}:/srv:rw"]
+    argv += [f"--volume={inputs}:/mnt:ro", f"--volume={cache}:/srv:rw"]
     if os.path.exists("/etc/hosts"):
         argv.append("--volume=/etc/hosts:/etc/hosts:ro")
     spec = host.specs[name]

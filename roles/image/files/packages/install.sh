@@ -42,12 +42,16 @@ if [ -s /mnt/package-lock.json ]; then
     printf '#!/bin/sh\nexec %s %s/lib/node_modules/npm/bin/npx-cli.js "$@"\n' "$node/bin/node" "$node" >/usr/local/bin/npx
     chmod 0755 /usr/local/bin/npm /usr/local/bin/npx
     cd /usr/local/lib/asf/packages; cp /mnt/package.json /mnt/package-lock.json .
-    npm() { /usr/local/bin/npm "$@" --userconfig /mnt/npmrc --cache /srv/npm --no-audit --no-fund --no-update-notifier --loglevel=error; }
-    npm ci --ignore-scripts --omit=dev
+    npm ci --userconfig /mnt/npmrc --cache /srv/npm --ignore-scripts --omit=dev --no-audit --no-fund --no-update-notifier \
+        --loglevel=error
     if [ -s /mnt/scripts.txt ]; then
         echo '+ npm rebuild'
-        # shellcheck disable=SC2046  # names of packages, one a line, checked before
-        npm rebuild --foreground-scripts $(cat /mnt/scripts.txt)
+        # Code of somebody else: it has no network, no capability, and cannot see the build's settings or the tools' cache.
+        # shellcheck disable=SC2016,SC2046  # expanded inside; names of packages, one a line, checked before
+        unshare --user --map-root-user --net --mount sh -euc '
+            mount -t tmpfs none /mnt; mount -t tmpfs none /srv
+            exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- /usr/local/bin/npm rebuild --foreground-scripts \
+                --offline --no-audit --no-fund --no-update-notifier --loglevel=error "$@"' sh $(cat /mnt/scripts.txt)
     fi
     # Programs on the path; and Node looks for modules in a node_modules of every folder above a script, the root included.
     for program in node_modules/.bin/*; do
