@@ -153,6 +153,7 @@ def _files(found: Mapping[str, Any]) -> list[Line]:
 def _workload(found: Mapping[str, Any]) -> list[Line]:
     limits, seconds = found["limits"], found["limits"]["time"]
     rows = [
+        (f"image: {safe(found['image']['name'], 200)}", found["image"]["key"]),
         (f"capabilities: {', '.join(safe(one, 20) for one in found['capabilities']) or 'none'}", "capabilities"),
         (f"environment: {', '.join(safe(name, 60) for name in found['environment'])}", "env"),
         (f"time: {seconds} s" if seconds else "time: no limit", "limits.time"),

@@ -4,6 +4,8 @@
 One object keyed by agent: ``ok``, ``version`` (the client's own word), ``tool_calls`` (results that the provider got),
 ``seconds`` (from open to the second session's end) and ``image_mb`` (10^6 bytes of the agent's image, its parents
 included). An agent whose course did not run is not ok, and neither is the exit code then.
+
+With ``--sizes`` no course runs: what each layer of the images adds is printed (docs/cost.md).
 """
 
 from __future__ import annotations
@@ -56,8 +58,18 @@ def collected() -> dict[str, dict[str, Any]]:
     return found
 
 
+def sizes() -> int:
+    """Print what the layers of each image add, in 10^6 bytes."""
+    for agent, image in IMAGES.items():
+        added = [round(size / 1e6) for size in layers(image)]
+        print(f"| `{agent}` | {' + '.join(map(str, added))} | {sum(added)} |")
+    return 0
+
+
 def main() -> int:
     """Run the courses in the closed network that the caller made; 1 when one of them is not ok."""
+    if sys.argv[1:] == ["--sizes"]:
+        return sizes()
     for file in COURSES.glob("*.json"):
         file.unlink()
     code = subprocess.run(["pytest", "-q", "tests/e2e/agents", *sys.argv[1:]], cwd=ROOT, check=False).returncode

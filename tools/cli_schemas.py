@@ -224,8 +224,17 @@ POLICY = closed(
         "listeners": several(closed({"role": ROLE, "name": TEXT, "address": TEXT})),
         "cables": several(closed({"from": TEXT, "to": TEXT})),
         "mounts": several(
-            closed({"target": TEXT, "kind": {"enum": ["repository", "state"]}, "rw": FLAG, "source": TEXT, "key": TEXT})
+            closed(
+                {
+                    "target": TEXT,
+                    "kind": {"enum": ["repository", "state", "policy"]},
+                    "rw": FLAG,
+                    "source": TEXT,
+                    "key": TEXT,
+                }
+            )
         ),
+        "image": closed({"name": TEXT, "key": TEXT}),
         "environment": TEXTS,
         "capabilities": TEXTS,
         "nested_sandbox": FLAG,

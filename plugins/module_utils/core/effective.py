@@ -12,6 +12,7 @@ from typing import Any
 from . import nftables, roles
 from .formats import INTERNET
 from .grants import WORKSPACE
+from .images import PACKAGES
 from .providers import DOMAINS
 
 Json = dict[str, Any]
@@ -37,6 +38,7 @@ def effective(plan: Mapping[str, Any], warnings: Sequence[Any], assumed: Sequenc
         "listeners": [dict(row) for row in plan["listeners"]],
         "cables": [_cable(cable) for cable in plan["wiring"]["cables"]],
         "mounts": _mounts(plan),
+        "image": _image(plan),
         "environment": sorted(plan["gate"]["env"]),
         "capabilities": list(manifest["capabilities"]),
         "nested_sandbox": manifest["nested_sandbox"],
@@ -160,7 +162,7 @@ def _cable(cable: Mapping[str, Any]) -> Json:
 
 
 def _mounts(plan: Mapping[str, Any]) -> list[Json]:
-    """What of the host, or of earlier sessions, the workload sees."""
+    """What of the host, or of earlier sessions, the workload sees, and the operator's files for its client."""
     keys = {f"{WORKSPACE}/{repo['name']}": f"repos[{index}]" for index, repo in enumerate(plan["repos"])}
     state = {one["target"]: index for index, one in enumerate(plan["manifest"]["state"])}
     out = []
@@ -172,7 +174,18 @@ def _mounts(plan: Mapping[str, Any]) -> list[Json]:
     for one in plan["volumes"]:
         key = f"filesystem.state[{state[one['target']]}]"
         out.append({"target": one["target"], "kind": "state", "rw": True, "source": one["name"], "key": key})
+    for entry in plan["files"]:
+        folder, _, rest = entry["path"].partition("/")
+        if folder == "adapter":
+            target, source = "/etc/" + rest.replace("_", "/", 1), "the operator's policy for this client"
+            out.append({"target": target, "kind": "policy", "rw": False, "source": source, "key": "adapter"})
     return out
+
+
+def _image(plan: Mapping[str, Any]) -> Json:
+    """The agent's image, and the key that it follows from."""
+    name = next(row["image"] for row in plan["containers"] if row["role"] == roles.AGENT)
+    return {"name": name, "key": "packages" if f"/{PACKAGES}-" in name else "adapter"}
 
 
 def _limits(plan: Mapping[str, Any]) -> Json:
