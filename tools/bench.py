@@ -6,6 +6,7 @@ Three figures, each beside its floor. ``open_without_broker`` and ``close``: the
 the plan holds, issued one after the other by subprocess, with no Ansible, no verification and no records.
 ``open_with_broker``: the product's own launcher and image from ``podman start`` to its liveliness answer, alone.
 ``several`` (``bench_several.py``): eight sessions opened at once beside the CPU time of one, and memory by part.
+``first-prompt`` (``bench_prompt.py``): from the command line to Claude Code's prompt, and one more session's cost.
 ``modes``: opens of ``isolated`` and ``routed`` agents beside the bare commands of their plans; needs the closed network
 (`make bench-modes`), because a routed open has controls to reach.
 Writes ``build/bench.json``; ratios are of medians of runs made side by side on one machine.
@@ -27,6 +28,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import bench_prompt
 import bench_read
 import bench_several
 
@@ -209,6 +211,8 @@ def _document(bench: Bench, rounds: int, part: str) -> dict[str, Any]:
     if part in ("all", "several"):
         document["several"] = bench_several.measure(bench.env, min(rounds, 3))
         document["memory_mib"] = bench_several.memory(bench.env)
+    if part in ("all", "first-prompt"):
+        document["first_prompt"] = bench_prompt.measure(bench.env, min(rounds, 5))
     if part in ("all", "read"):
         document["read"] = bench_read.measure(bench.env, 2 * rounds)
     return document
@@ -218,7 +222,7 @@ def main() -> int:
     """Measure, write ``build/bench.json`` and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    parts = ["all", "several", "read", "modes"]
+    parts = ["all", "several", "read", "modes", "first-prompt"]
     parser.add_argument("--part", choices=parts, default="all", help="only this part anew")
     request = parser.parse_args()
     rounds = request.rounds
@@ -232,7 +236,7 @@ def main() -> int:
     (ROOT / "build" / "bench.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     for name, row in document["figures"].items():
         print(f"{name:20} {row['seconds_p50']:6.2f} s   floor {row['floor_p50']:6.2f} s   ratio {row['ratio_p50']:.2f}")
-    print(json.dumps({key: document.get(key) for key in ("several", "memory_mib", "read")}, indent=1))
+    print(json.dumps({key: document.get(key) for key in ("several", "memory_mib", "read", "first_prompt")}, indent=1))
     return 0
 
 
