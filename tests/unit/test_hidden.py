@@ -8,12 +8,15 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
 from asf_lib.core.errors import EngineError, HostError, PlanError, Problem, SecretError
-from asf_lib.engine import hidden, netns, secretcommand
+from asf_lib.engine import hidden, netns, procs, secretcommand
 
+ROOT = Path(__file__).resolve().parents[2]
 CANARY = "sk-CANARY-0123456789"
 
 
@@ -35,6 +38,23 @@ def test_nobody_of_the_account_looks_into_it() -> None:
         return subprocess.run([*look, str(os.getpid())], capture_output=True, env={}).returncode
 
     assert netns.forked(seen) == 0 and hidden.apart(seen) != 0
+
+
+def test_l4_it_ends_with_the_one_who_asked(tmp_path: Path) -> None:
+    """And so does the program that it waits for: nothing is made after everybody was killed."""
+    program = f"""
+import os, asf_cli
+from asf_lib.engine import hidden, secretcommand
+script = "echo $PPID $$ > {tmp_path}/pids.new; mv {tmp_path}/pids.new {tmp_path}/pids; exec sleep 600"
+hidden.apart(lambda: secretcommand.run(["/bin/sh", "-c", script])[0])
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    with subprocess.Popen([sys.executable, "-c", program], env=env) as asking:
+        wait_for((tmp_path / "pids").exists, 60, "the program")
+        pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+        assert all(procs.identity(pid) is not None for pid in pids)
+        asking.kill()
+    wait_for(lambda: not any(map(procs.identity, pids)), 60, "its end")
 
 
 def test_a_program_started_there_leaves_no_core_dump() -> None:
