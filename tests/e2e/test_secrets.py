@@ -133,8 +133,9 @@ def test_S3_the_key_is_the_workloads_alone(claude: Own) -> None:
     assert claude.key not in caddy
 
 
-def _own() -> list[str]:
-    return [name for name in podman("secret", "ls", "--format", "{{.Name}}").split() if name.endswith("-key")]
+def _own(session: Session) -> list[str]:
+    """The Podman secrets of a session."""
+    return [name for name in podman("secret", "ls", "--format", "{{.Name}}").split() if f"-{session.id}-" in name]
 
 
 def test_no_core_dump_where_the_key_passes(claude: Own) -> None:
@@ -154,7 +155,7 @@ def test_S4_nothing_that_is_said_or_kept_holds_the_key(claude: Own) -> None:
     claude.outputs["close"] = closed.out + closed.err
     assert {name: claude.key in text for name, text in claude.outputs.items()} == dict.fromkeys(claude.outputs, False)
     left = canaries.in_files(canaries.places(session.home), {"key": claude.key})
-    assert sorted(claude.files | set(left)) == [] and _own() == []
+    assert sorted(claude.files | set(left)) == [] and _own(session) == []
 
 
 OPENAI = r"""
@@ -341,7 +342,9 @@ def test_S4_a_failing_task_shows_nothing_of_the_agents_own_key(
     assert done.rc != 0 and "broken by a test" in done.out + done.err, done
     assert sources.keys["vault"] not in done.out + done.err
     assert sorted(found | set(canaries.in_files(canaries.places(home), sources.keys))) == []
-    assert podman("ps", "-aq", "--filter", f"label=asf.session={sources.session.id}") == "" and _own() == []
+    assert (
+        podman("ps", "-aq", "--filter", f"label=asf.session={sources.session.id}") == "" and _own(sources.session) == []
+    )
 
 
 # --- what is refused, before anything exists --------------------------------------------------------------------------

@@ -177,7 +177,8 @@ def draft_of(manifest: Manifest, repos: Sequence[Repo], host: Host, settings: Se
     if draft.agent_key:
         draft.warnings.append(
             f"llm.broker is off, so the key {draft.agent_key} goes to the agent itself: it can read it, keep it and "
-            "send it to any host that it reaches; ASF neither counts nor bounds what is done with it, nor rotates it"
+            "send it to any host that it reaches; ASF neither counts nor bounds what is done with it, nor rotates it "
+            "(where the client shall log in instead, name no secrets.files and no llm.api_key_env)"
         )
     if draft.net_raw:
         draft.warnings.append("capabilities: the workload holds NET_RAW and may send any IPv4 packet to its cable")

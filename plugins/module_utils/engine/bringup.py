@@ -135,7 +135,8 @@ def create(podman: Podman, doc: PlanDocument, read_key: KeyReader, check_mode: b
         return {"changed": True, "actions": [f"would create {n}" for n in doc.names().values()], "containers": {}}
     state.begin_step(doc.session, "create")
     write_files(doc)
-    hidden.apart(lambda: len(podman.parallel(_secret_calls(doc, read_key))))
+    if doc.plan["secrets"]:
+        hidden.apart(lambda: len(podman.parallel(_secret_calls(doc, read_key))))
     podman.parallel([create_args(c, doc.origin) for c in doc.plan["containers"]], timeout=180)
     podman.run(["init", *doc.names().values()], timeout=60)
     chosen = _chosen(podman, doc)
