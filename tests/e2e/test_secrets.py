@@ -120,7 +120,7 @@ def test_S3_the_key_is_the_workloads_alone(claude: Own) -> None:
     """No `podman inspect`, no command line, and only the workload's environment, not its first process's."""
     session = claude.session
     inspected = json.dumps([session.inspect(role) for role in ("agent", "caddy")]) + podman(
-        "secret", "inspect", *_own()
+        "secret", "inspect", *_own(session)
     )
     inspected += podman("unshare", "cat", session.inspect("agent")["OCIConfigPath"])
     assert claude.key not in inspected
