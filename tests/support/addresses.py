@@ -17,6 +17,7 @@ REFUSES = "198.51.100.11"  # answers every TCP connection with a reset
 BLACKHOLE = "198.51.100.12"  # never answers
 PROVIDER = "198.51.100.20"
 CORPORATE = "198.51.100.21"  # a self-hosted or company provider
+CHATGPT = "198.51.100.22"  # where Codex logs in with an account, and the model that such a login opens (chatgpt.py)
 RESOLVER = "198.51.100.53"
 ROUTER = "198.51.100.254"  # the world's own end, default route of `closed`
 SITE_V6 = "2001:db8::10"
@@ -27,7 +28,7 @@ SHARED = "100.64.0.9"
 
 PROVIDERS = (PROVIDER, CORPORATE)
 # Addresses where traffic is expected. A TCP connection to any other address is recorded with `canary: true`.
-EXPECTED = (SITE, REFUSES, BLACKHOLE, PROVIDER, CORPORATE, RESOLVER, SITE_V6)
+EXPECTED = (SITE, REFUSES, BLACKHOLE, PROVIDER, CORPORATE, CHATGPT, RESOLVER, SITE_V6)
 
 TLS_PORTS = (443, 8443)
 HTTP_PORTS = (80, 8000)
@@ -57,6 +58,8 @@ def default_zones() -> dict[str, Zone]:
         "platform.claude.com": {"A": [PROVIDER]},
         "claude.ai": {"A": [PROVIDER]},
         "claude.com": {"A": [PROVIDER]},
+        "auth.openai.com": {"A": [CHATGPT]},
+        "chatgpt.com": {"A": [CHATGPT]},
         "provider.example.com": {"A": [PROVIDER]},
         "selfhosted.example.com": {"A": [CORPORATE]},
         "refused.example.com": {"A": [REFUSES]},

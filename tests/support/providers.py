@@ -96,6 +96,9 @@ class ProviderHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The model list, or an answer that shows that a stray request came here."""
+        if self.headers.get("upgrade"):  # Codex tries a WebSocket first; after this answer it asks as everybody does
+            self._record({}, "upgrade")
+            return send_json(self, 426, _error_body(self._path(), 426, "no WebSocket at the test provider"))
         self._record({}, "models" if self._path().endswith("/models") else "stray")
         if not self._path().endswith("/models"):
             return send_json(self, 404, _error_body(self._path(), 404, "no such path at the test provider"))
@@ -105,7 +108,10 @@ class ProviderHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Inference."""
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self._answer(self.rfile.read(int(self.headers.get("content-length") or 0)))
+
+    def _answer(self, raw: bytes) -> None:
+        """The answer to a request with this body."""
         try:
             body = json.loads(raw or b"{}")
         except ValueError:

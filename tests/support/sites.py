@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from support import addresses, forward
 from support.authority import Authority
+from support.chatgpt import ChatGptHandler
 from support.logins import LoginHandler
 from support.providers import Scripts
 from support.recorder import Recorder
@@ -178,7 +179,7 @@ class Listener:
             tls.close()
 
     def _http(self, connection: socket.socket, info: Connection) -> None:
-        handler = LoginHandler if info["address"] in addresses.PROVIDERS else SiteHandler
+        handler = _handler(str(info["address"]))
         context = _Context(self._world.recorder, self._world.scripts, info)
         handler(connection, (info["peer"], 0), context)  # type: ignore[arg-type]
 
@@ -207,6 +208,13 @@ class BannerListener(Listener):
         with contextlib.suppress(OSError):
             connection.sendall(self._banner)
         super()._one(connection, info)
+
+
+def _handler(address: str) -> type[BaseHTTPRequestHandler]:
+    """What answers HTTP at this address."""
+    if address == addresses.CHATGPT:
+        return ChatGptHandler
+    return LoginHandler if address in addresses.PROVIDERS else SiteHandler
 
 
 def _dialled(connection: socket.socket) -> tuple[str, int]:
