@@ -23,6 +23,7 @@ EXAMPLES = """\
   asf-play prune --only images --yes
   asf-play prune --yes --json
 """
+_PINS = "inventory/group_vars/all/pins.yml"
 _KINDS = ("images", "binaries", "downloads", "builds", "environments", "runs")
 
 
@@ -42,6 +43,7 @@ def run(request: argparse.Namespace) -> int:
 
     host = _workshop(paths.content())
     others = [repo for repo in pruning.clones(host.cache) if repo.resolve() != paths.content().resolve()]
+    others = [repo for repo in others if (repo / _PINS).is_file()]  # what set-up mounted may be gone from its place
     found = pruning.find([host, *map(_workshop, others)], request.only or _KINDS)
     style = render.style(sys.stdout, os.environ)
     if not request.json:
@@ -64,7 +66,7 @@ def _workshop(content: Path) -> Host:
 
     from asf_lib.engine import home as homes, images
 
-    with open(content / "inventory" / "group_vars" / "all" / "pins.yml", encoding="utf-8") as handle:
+    with open(content / _PINS, encoding="utf-8") as handle:
         known = yaml.safe_load(handle)
     options = images.Options.of(content.resolve(), known.get("asf_image_options") or {})
     return images.workshop(options, known["asf_image_pins"], packages=homes.all_packages(_home(content)))
